@@ -1,9 +1,10 @@
-//! Child processes: children for which this process waits itself, and, if it is PID 1, the orphans of its container.
+//! Child processes: children that this process itself waits for, and, if this process is PID 1, the orphans of its
+//! container.
 //!
-//! An exit status can be read only once. For a profile with `credential_process`, the AWS SDK runs a program and waits for
-//! it by its process id. If the program were reaped at that moment, its status would be lost and the SDK would report a
-//! failure. The kernel does not distinguish orphans from other children. Therefore, no orphan is reaped while any code
-//! waits for a child.
+//! An exit status can be read only once. For a profile with `credential_process`, the AWS SDK runs a program and waits
+//! for it by its process id. If this crate reaped the program during that wait, the program's status would be lost, and
+//! the SDK would report a failure. The kernel does not distinguish orphans from other children. Therefore, no orphan is
+//! reaped while any code waits for a child.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +23,8 @@ fn waiting() -> MutexGuard<'static, Waiting> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads the exit status of every dead child, so that no child remains a zombie. Postponed while [`OwnChildren`] exist.
+/// Reads the exit status of every dead child, so that no child remains a zombie. While any [`OwnChildren`] exist, the
+/// reaping is postponed.
 pub fn reap_orphans() {
     let mut waiting = waiting();
     waiting.orphans = waiting.own > 0;
@@ -41,7 +43,7 @@ fn reap() {
 pub struct OwnChildren(());
 
 impl OwnChildren {
-    /// Prevents reaping from now on. The caller then starts children and waits for them.
+    /// Prevents reaping as long as the returned value exists. The caller then starts children and waits for them.
     pub fn start() -> Self {
         waiting().own += 1;
         Self(())
@@ -69,14 +71,14 @@ mod credentials {
 
     use super::OwnChildren;
 
-    /// Returns the configuration with a credentials provider that prevents reaping while it runs. Credentials may come from
-    /// a program that the SDK runs.
+    /// Returns the configuration with a credentials provider that prevents reaping while it runs, because the SDK may
+    /// run a program for the credentials.
     pub fn with_own_children(config: SdkConfig) -> SdkConfig {
         let Some(provider) = config.credentials_provider() else { return config };
         config.to_builder().credentials_provider(SharedCredentialsProvider::new(Waited(provider))).build()
     }
 
-    /// A credentials provider during whose calls no child is reaped.
+    /// A credentials provider that prevents the reaping of children during its calls.
     #[derive(Debug)]
     struct Waited(SharedCredentialsProvider);
 

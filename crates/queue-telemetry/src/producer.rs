@@ -9,7 +9,7 @@ use hostler_telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, Outgoing, TraceContext, carries_trace};
 
-/// A sender of messages from handlers and people. Code that moves messages between queues uses the [`Broker`] directly.
+/// Sends the messages of handlers and people. Code that moves messages between queues uses the [`Broker`] directly.
 #[derive(Clone)]
 pub struct Producer {
     broker: Arc<dyn Broker>,
@@ -23,18 +23,18 @@ impl fmt::Debug for Producer {
 }
 
 impl Producer {
-    /// Creates a producer that sends through `broker`. `traces` is `None` if tracing is disabled.
+    /// Creates a producer that sends through `broker`. `traces`: destination of the spans. `None`: tracing is disabled.
     pub fn new(broker: Arc<dyn Broker>, traces: Option<Traces>) -> Self {
         Self { broker, traces }
     }
 
-    /// Returns the traces to which the producer's spans are sent. `None`: tracing is disabled.
+    /// Returns the destination of the producer's spans. `None`: tracing is disabled.
     pub fn traces(&self) -> Option<&Traces> {
         self.traces.as_ref()
     }
 
-    /// Sends messages like [`Broker::send`], within a span. The parent of the span is the trace of the first message. Each
-    /// message receives the context of the span, unless its attributes already have a trace.
+    /// Sends messages like [`Broker::send`], within a span. The span's parent is the trace of the first message. Each
+    /// message receives the context of the span, unless its attributes already contain a trace.
     pub async fn send(&self, channel: &Channel, mut batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         let span = self.begin(channel, &mut batch);
         let results = self.broker.send(channel, batch).await;
@@ -55,15 +55,16 @@ impl Producer {
     /// Sends one message and returns its id.
     ///
     /// # Errors
-    /// As [`Broker::send`].
+    /// The same as those of [`Broker::send`].
     pub async fn send_one(&self, channel: &Channel, message: Outgoing) -> Result<String, SendError> {
         only(self.send(channel, vec![message]).await)
     }
 
-    /// Sends one message and returns its id. If the channel does not support dedupe keys, sends the message without its key.
+    /// Sends one message and returns its id. If the channel does not support dedupe keys, sends the message without its
+    /// key.
     ///
     /// # Errors
-    /// As [`Broker::send`].
+    /// The same as those of [`Broker::send`].
     pub async fn send_deduped_where_possible(&self, channel: &Channel, message: Outgoing) -> Result<String, SendError> {
         let mut batch = vec![message];
         let span = self.begin(channel, &mut batch);
@@ -83,8 +84,8 @@ fn only(mut results: Vec<Result<Sent, SendError>>) -> Result<String, SendError> 
     results.pop().ok_or_else(unanswered)?.map(|sent| sent.id)
 }
 
-/// Begins the span and puts its context into each message. A message with a trace in its attributes remains unchanged, and
-/// the span links to this trace.
+/// Begins the span, and puts its context into each message. If the attributes of a message contain a trace, leaves the
+/// message unchanged and links the span to that trace.
 fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
     let parent = batch.first().and_then(|first| first.trace.clone());
     let beginning = Beginning { parent: parent.as_ref().map(|trace| trace.span()), ..Beginning::default() };
@@ -104,7 +105,7 @@ fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
     span
 }
 
-/// Adds the attributes that are known only after the send: destination, id and error. Ends the span.
+/// Adds the attributes that are known only after the send (destination, id and error), and ends the span.
 fn describe(mut span: Span, channel: &Channel, origin: Origin, results: &[Result<Sent, SendError>]) {
     span.set_all(destination(origin, channel.to_string().into(), None).attributes());
     if let [Ok(sent)] = results {

@@ -22,21 +22,22 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// Sends a reply to `message` and returns the id of the reply. `before` is the number of earlier replies to the same
+    /// Sends a reply to `message`, and returns the id of the reply. `before`: number of earlier replies to the same
     /// message.
     ///
-    /// The reply contains the id of the message and has the same FIFO group. The reply is in the message's trace, unless it
-    /// has its own trace. On a channel with dedupe keys, the reply has the same key whenever the message is redelivered.
+    /// The reply contains the id of the message, and has the same FIFO group. Unless the reply has its own trace, it
+    /// belongs to the trace of the message. On a channel with dedupe keys, the reply keeps the same key if the message
+    /// is redelivered.
     ///
     /// # Errors
-    /// As [`Broker::send`](hostler_queue::Broker::send).
+    /// The same as those of [`Broker::send`](hostler_queue::Broker::send).
     pub async fn send(&self, message: &Message, before: u32, mut reply: Outgoing) -> Result<String, SendError> {
         let correlation = AttributeValue::Text(message.id.clone());
         reply.attributes.insert(CORRELATION_ATTRIBUTE.to_owned(), correlation);
         reply.trace = reply.trace.or_else(|| message.trace.clone());
         reply.group = message.group.clone();
-        // Copies of a message in several queues of an exchange may share an id, so the key contains the queue's name: each
-        // copy gets its own reply.
+        // Copies of a message in several queues of an exchange may share an id. Because the key contains the queue's
+        // name, each copy gets its own reply.
         let queue = self.from.rsplit('.').next().unwrap_or_default();
         let answers = format!("{queue}-{}", message.id);
         reply.dedupe = Some(match before {

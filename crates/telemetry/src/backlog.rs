@@ -1,10 +1,11 @@
-//! Buffers log lines for a slow reader of standard error. The buffer is limited in bytes, and lines beyond the limit are
-//! dropped: a blocked log must neither block heartbeats nor take the memory reserved for sandboxes.
+//! Buffers log lines for a slow reader of standard error. The buffer is limited in bytes, and lines beyond the limit
+//! are dropped. Otherwise, a blocked log could block heartbeats, or take the memory that is reserved for sandboxes.
 //!
-//! Dropped lines are counted. As soon as there is room, an ordinary line reports their number. Room is reserved for this line.
+//! Dropped lines are counted. As soon as there is room, a log line reports their number. Room is reserved for this
+//! line.
 //!
-//! Lines of guests, and lines about actions of guests, are accepted only while less than half of the room is used. They are
-//! dropped first, so a guest never displaces another line of hostler, for example that of a settled message.
+//! Lines of guests, and lines about actions of guests, are accepted only up to half of the limit. They are dropped
+//! first, so a guest never displaces another line of hostler, for example the line of a settled message.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use super::{BY_GUEST, GUEST};
 /// Maximum number of buffered bytes.
 pub(super) const BYTES: usize = 4 * 1024 * 1024;
 
-/// Maximum number of buffered bytes after a line of a guest is added.
+/// Maximum number of buffered bytes, including the new line, for a guest's line to be accepted.
 const OF_GUESTS: usize = BYTES / 2;
 
 /// Additional bytes for lines that report dropped lines.
@@ -31,19 +32,19 @@ const TARGET: &str = module_path!();
 /// Interval between two reports of dropped lines while more lines are dropped.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// Maximum number of bytes per write, rounded up to the end of a line.
+/// Maximum number of bytes per write. Exceeded only up to the end of a line.
 const TOGETHER: usize = 64 * 1024;
 
-/// Maximum number of bytes that are removed from the buffer together, rounded up to the end of a line. While these bytes
-/// are being written, new lines already use the room of the written ones. The lines therefore take at most this much memory
-/// beyond [`BYTES`].
+/// Maximum number of bytes to remove from the buffer at once. Exceeded only up to the end of a line. While these bytes
+/// are being written, new lines already use the room of the written ones. Therefore, all lines together take at most
+/// this much memory beyond [`BYTES`].
 const AT_ONCE: usize = 512 * 1024;
 
-/// Pause after a write, during which lines accumulate. Waking the writing thread for each line costs more than the line
-/// itself. While the reader keeps up, a line is delayed by at most this time.
+/// Pause after each write, in which lines accumulate, because waking the writing thread for each line costs more than
+/// the line itself. If the reader keeps up, a line is delayed by at most this time.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Maximum time for which the end of the log waits until lines are written.
+/// Maximum time to wait at the end of the log for lines to be written.
 const LAST: Duration = Duration::from_secs(1);
 
 /// Accepts lines and passes them to a writing thread.
@@ -80,8 +81,8 @@ pub(super) struct Dropped {
 }
 
 impl Backlog {
-    /// Writes to `writer` on a separate thread, and calls `tells` with the numbers of dropped lines. If the thread cannot
-    /// be started, lines are written to standard error immediately.
+    /// Starts a thread that writes the lines to `writer`, and that calls `tells` with the numbers of dropped lines. If
+    /// the thread cannot be started, lines are written to standard error immediately.
     pub(super) fn start<W: Write + Send + 'static>(&self, writer: W, tells: fn(Dropped)) {
         let mut drain = Drain { backlog: self.clone(), writer, tells, told: None };
         let run = move || {
@@ -103,7 +104,7 @@ impl Backlog {
         drop(self.0.changed.wait_timeout_while(lines, LAST, |lines| !lines.over));
     }
 
-    /// Accepts a line if the buffer then remains within the limit for the line's origin, and drops the line otherwise.
+    /// Accepts a line if the buffer then stays within the limit for the line's origin. Otherwise, drops the line.
     fn put(&self, line: &[u8], origin: Origin) {
         let mut lines = self.lock();
         if lines.direct {
@@ -121,7 +122,7 @@ impl Backlog {
         }
     }
 
-    /// Waits for lines and removes those to write next. `None`: the log has ended.
+    /// Waits for lines, and removes and returns the lines to write next. `None`: the log has ended.
     fn take(&self) -> Option<Vec<u8>> {
         let mut lines = self.lock();
         while lines.waiting.is_empty() {
@@ -196,7 +197,7 @@ impl Origin {
         }
     }
 
-    /// Returns the maximum number of buffered bytes after a line of this origin is added.
+    /// Returns the maximum number of buffered bytes, including the new line, for a line of this origin to be accepted.
     fn limit(self) -> usize {
         match self {
             Self::Guest => OF_GUESTS,
@@ -243,14 +244,14 @@ struct Drain<W> {
 }
 
 impl<W: Write> Drain<W> {
-    /// Waits for lines and writes all buffered lines. Returns `false` at the end of the log.
+    /// Waits for lines, and writes all buffered lines. Returns `false` at the end of the log.
     fn turn(&mut self) -> bool {
         let Some(lines) = self.backlog.take() else { return false };
         let mut rest = &*lines;
         while !rest.is_empty() {
             let line_end = rest.iter().skip(TOGETHER).position(|byte| *byte == b'\n');
             let (part, others) = rest.split_at(line_end.map_or(rest.len(), |at| TOGETHER + at + 1));
-            // If standard error cannot be written, this cannot be reported either.
+            // If a write to standard error fails, the failure cannot be reported either.
             let _ = self.writer.write_all(part);
             rest = others;
             let is_more = {
@@ -258,8 +259,8 @@ impl<W: Write> Drain<W> {
                 lines.taken -= part.len();
                 lines.taken + lines.waiting.len() > 0
             };
-            // While lines are still buffered, more may be dropped, so reports are made at intervals instead of after each
-            // part.
+            // While lines are still buffered, more lines may be dropped. Therefore, reports are made at intervals and
+            // not after each part.
             if !is_more || self.told.is_none_or(|told| told.elapsed() >= BETWEEN) {
                 self.told = Some(Instant::now());
                 self.backlog.tell(self.tells);
@@ -380,7 +381,7 @@ mod tests {
         assert!(told().is_empty());
         drain.turn();
         assert_eq!(told(), [(3, 0)], "as soon as there is room");
-        // While lines are buffered, reports are made at intervals; the last report follows when no line is left.
+        // While lines are buffered, reports are made at intervals. The last report follows when no line is left.
         drain.told = Some(Instant::now() + 3_600 * BETWEEN);
         (0..2).for_each(|_| backlog.put(&long[1..], Origin::Own));
         drain.writer.1 = Some((backlog.clone(), b"x".to_vec()));

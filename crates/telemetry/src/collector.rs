@@ -1,4 +1,4 @@
-//! The OTLP connection to a collector, shared by metrics and traces: protocol, endpoint, TLS roots and HTTP client.
+//! OTLP connection to a collector, used by metrics and traces: protocol, endpoint, TLS roots and HTTP client.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,7 +26,8 @@ pub(super) enum Protocol {
     Grpc,
 }
 
-/// Reads the protocol from two variables. The first variable is for one signal alone and takes precedence.
+/// Reads the protocol from two variables. The first variable applies to one signal and takes precedence. The second one
+/// applies to all signals.
 pub(super) fn protocol<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>, names: [&str; 2]) -> Protocol {
     match reader.first(names, |reader, name| reader.word(name, &["http/protobuf", "grpc"])).as_deref() {
         Some("grpc") => Protocol::Grpc,
@@ -34,8 +35,9 @@ pub(super) fn protocol<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>, na
     }
 }
 
-/// Returns the endpoint of a signal: its own endpoint unchanged, otherwise the endpoint for all signals. Over HTTP, `path`
-/// is appended to the latter (OTLP specification, "Endpoint URLs for OTLP/HTTP").
+/// Returns the endpoint of a signal. Returns the signal's own endpoint unchanged, if there is one. Otherwise, returns
+/// the endpoint for all signals, with `path` appended if the protocol is HTTP (OTLP specification, "Endpoint URLs for
+/// OTLP/HTTP").
 pub(super) fn endpoint(own: Option<String>, all: &str, protocol: Protocol, path: &str) -> String {
     match (own, protocol) {
         (Some(own), _) => own,
@@ -51,8 +53,8 @@ fn below(endpoint: &str, path: &str) -> String {
     url.into()
 }
 
-/// Returns the TLS roots for this endpoint over gRPC, as the exporter trusts no certificate by default. `None`: the
-/// endpoint does not use TLS.
+/// Returns the TLS roots for this endpoint over gRPC. They are needed because the exporter trusts no certificate by
+/// default. `None`: the endpoint does not use TLS.
 pub(super) fn tls(endpoint: &str) -> Option<ClientTlsConfig> {
     let is_plain = Url::parse(endpoint).is_ok_and(|url| url.scheme() == "http");
     (!is_plain).then(|| ClientTlsConfig::new().with_enabled_roots())
@@ -80,13 +82,13 @@ macro_rules! exporter {
 
 pub(super) use exporter;
 
-/// Returns a name of the collector for the log, without parts that may be secret: user, path and query.
+/// Returns a name of the collector for the log. Omits the user, the path and the query, because they may be secret.
 pub(super) fn named(endpoint: &str) -> String {
     Url::parse(endpoint).map_or_else(|_| "the collector".to_owned(), |url| url.origin().ascii_serialization())
 }
 
-/// Returns the reason why the exporter cannot be built. Replaces the endpoint in the error's text, as the endpoint may be
-/// secret.
+/// Returns the reason why the exporter cannot be built. Replaces the endpoint in the error's text, because the endpoint
+/// may be secret.
 pub(super) fn refusal(error: &opentelemetry_otlp::ExporterBuildError, endpoint: &str) -> String {
     error.to_string().replace(endpoint, &named(endpoint))
 }
@@ -105,7 +107,7 @@ impl Fault {
     }
 }
 
-/// HTTP client for the SDK, based on the library that the rest of hostler uses. Limits the size of answers.
+/// HTTP client for the SDK, based on hostler's usual HTTP library. Limits the size of answers.
 #[derive(Debug)]
 pub(super) struct Client {
     http: reqwest::Client,
@@ -116,7 +118,7 @@ impl Client {
     /// Creates a client whose requests take at most `timeout`.
     ///
     /// # Errors
-    /// A text for the log: TLS cannot be set up.
+    /// TLS cannot be set up. The error is a text for the log.
     pub(super) fn new(timeout: Duration, fault: Fault) -> Result<Self, String> {
         let http = reqwest::Client::builder().timeout(timeout).redirect(redirect::Policy::none());
         let http = http.retry(reqwest::retry::never()).build().map_err(told)?;
@@ -152,7 +154,7 @@ impl HttpClient for Client {
     }
 }
 
-/// Formats an error for the log, without the URL, which may contain a secret.
+/// Formats an error for the log. Omits the URL, because it may contain a secret.
 fn told(error: reqwest::Error) -> String {
     with_causes(&error.without_url())
 }

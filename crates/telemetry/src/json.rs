@@ -1,8 +1,9 @@
-//! Formats log lines as JSON objects: time, level, fields of the event, target, and the resource as soon as it is known.
+//! Formats log lines as JSON objects with the time, the level, the fields of the event, and the target. Once the
+//! resource is set, lines contain the resource too.
 //!
-//! Lines are formatted without a serializer: every message logs a line, and a serializer takes as long as all other work of
-//! a consumer on the message. Each value is cut to a maximum length, as a line too long for the backlog would always be
-//! dropped.
+//! Lines are formatted without a serializer. Every message logs a line, and a serializer would take as long as all
+//! other work of the consumer for that message. Each value is cut to a maximum length, because a line that exceeds the
+//! backlog would always be dropped.
 
 use std::fmt::{self, Write};
 
@@ -16,8 +17,8 @@ use super::resource;
 use hostler_types::Timestamp;
 use hostler_types::printable::acts;
 
-/// Maximum length of a value in bytes. In JSON, each byte takes at most six bytes, so a line with one value of this length
-/// fits into the backlog.
+/// Maximum length of a value in bytes. JSON needs up to six bytes for each of them, so a line with one value of this
+/// length fits into the backlog.
 const LONGEST: usize = 512 * 1024;
 
 /// Mark after a value that was cut.
@@ -62,7 +63,7 @@ impl<W: Write> Members<'_, W> {
     fn named(&mut self, field: &Field, value: impl FnOnce(&mut W) -> fmt::Result) -> fmt::Result {
         self.out.write_char(',')?;
         match field.name() {
-            // The line itself has members with these names, and a name may occur only once in an object.
+            // The line itself has members with these names. In an object, a name may occur only once.
             name @ ("timestamp" | "level" | "target" | "resource") => write!(self.out, r#""{name}_""#)?,
             name => text(self.out, name)?,
         }
@@ -143,9 +144,9 @@ impl<W: Write> Write for Escaped<'_, W> {
 
 fn escaped(out: &mut impl Write, text: &str) -> fmt::Result {
     let mut rest = text;
-    // The characters that JSON escapes, and the first bytes of the characters to which a terminal reacts.
+    // Characters that JSON escapes, and the first bytes of characters that control a terminal.
     let is_odd = |byte: u8| (byte < b' ') | matches!(byte, b'"' | b'\\' | 0x7f) | matches!(byte, 0xc2 | 0xe2 | 0xef);
-    // Most texts need no escape. A loop without an early exit checks many bytes in one step.
+    // Most texts need no escape. A loop without an early exit can check many bytes in one step.
     if !text.bytes().fold(false, |odd, byte| odd | is_odd(byte)) {
         return out.write_str(text);
     }

@@ -1,5 +1,5 @@
-//! Telemetry: logs on standard error, in JSON or text, at the level of `RUST_LOG`; metrics; traces; and the resource
-//! attributes of this process.
+//! Telemetry: logs, metrics, traces, and the resource attributes of this process. Logs are written to standard error,
+//! in JSON or text, at the level of `RUST_LOG`.
 
 mod collector;
 mod json;
@@ -37,7 +37,7 @@ use backlog::Backlog;
 /// Target of the lines that guests write.
 pub const GUEST: &str = "hostler::guest";
 
-/// Target of hostler's own lines that a guest can cause without limit. These lines never displace other lines.
+/// Target of hostler's own lines that guests can cause in unlimited number. These lines never displace other lines.
 pub const BY_GUEST: &str = "hostler::by_guest";
 
 /// Format of log lines.
@@ -71,8 +71,8 @@ impl Logs {
     }
 }
 
-/// Starts the log, including panics. The level is that of `RUST_LOG`, or `info` if it is unset. An invalid `RUST_LOG` is
-/// reported and counts as `info`.
+/// Starts the log, which includes panics. The level is that of `RUST_LOG`. If `RUST_LOG` is unset, the level is `info`.
+/// If it is invalid, this is reported, and the level is `info`.
 pub fn start(form: Form) -> Logs {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
     let wanted = if wanted.is_empty() { "info".to_owned() } else { wanted };
@@ -87,7 +87,7 @@ pub fn start(form: Form) -> Logs {
     let layer = tracing_subscriber::fmt::layer().fmt_fields(text::Text).with_writer(backlog.clone());
     let started = match form {
         Form::Json => registry.with(layer.event_format(json::Json)).try_init(),
-        // Without the feature `ansi`, the library panics if it is asked for colours.
+        // The library panics if colours are enabled without the feature `ansi`.
         Form::Text => registry.with(layer.with_ansi(false)).try_init(),
     };
     if started.is_ok() {
@@ -102,7 +102,7 @@ pub fn start(form: Form) -> Logs {
 /// Target of events that explain a long wait. Commands display these events in the same way as warnings.
 pub const PROGRESS: &str = "hostler::progress";
 
-/// Displays hostler's own warnings and progress on standard error, for commands without a log.
+/// Displays hostler's own warnings and progress on standard error. Used by commands that have no log.
 pub fn show_warnings() {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).event_format(Warning);
     let layer = layer.fmt_fields(text::Text);
@@ -117,18 +117,18 @@ pub fn show_warnings() {
     }
 }
 
-/// Prevents a panic from hanging the process when memory has run out. Hooks that this crate sets later have the same
-/// protection.
+/// Prevents a panic from hanging the process when memory has run out. Hooks that this crate sets later have this
+/// protection too.
 pub fn bound_panics() {
     panics::bound();
 }
 
-/// Runs `work`. The caller catches and reports the panics of `work`, so they are not logged.
+/// Runs `work` without logging its panics, because the caller catches and reports them.
 pub fn expecting_panics<T>(work: impl FnOnce() -> T) -> T {
     panics::expecting(work)
 }
 
-/// Format of warnings and progress, the same as in the output of commands.
+/// Format of warnings and progress. Equals the format in the output of commands.
 struct Warning;
 
 impl<S, N> FormatEvent<S, N> for Warning

@@ -1,5 +1,5 @@
-//! Logs panics as lines. The standard hook would write text into a JSON log, and would block the panicking thread if nobody
-//! reads standard error.
+//! Logs each panic as a line. The standard hook would write text into a JSON log, and would block the panicking thread
+//! if standard error were not read.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::Cell;
@@ -12,13 +12,13 @@ thread_local! {
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Number of bytes that must be free before a backtrace is captured. The standard library captures a backtrace under a
-/// lock, and takes this lock again to report a failed allocation. If there were no memory for the backtrace, the panicking
+/// Minimum number of free bytes for capturing a backtrace. The standard library captures a backtrace under a lock, and
+/// takes the same lock to report a failed allocation. If there were too little memory for the backtrace, the panicking
 /// thread would wait for itself.
 const FOR_BACKTRACE: usize = 64 << 20;
 
-/// Installs a hook that prints a panic without a backtrace if there is no memory for one. Other panics go to the previous
-/// hook.
+/// Installs a hook that prints a panic without a backtrace if there is too little memory for one. Otherwise, the panic
+/// goes to the previous hook.
 pub(super) fn bound() {
     let others = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {

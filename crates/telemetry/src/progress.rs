@@ -1,14 +1,14 @@
-//! A line on a terminal while something takes long. It is gone when that is done.
+//! Progress line: a line on a terminal during a long operation, which is removed when the operation ends.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The time until the line appears, and between two changes of it.
+/// Delay before the line appears, and interval between two updates of the line.
 const TICK: Duration = Duration::from_millis(300);
 
-/// The longest text, in characters: a line that wraps cannot be removed.
+/// Maximum length of the text in characters. A longer line could wrap, and a wrapped line cannot be removed.
 const LONGEST: usize = 60;
 
 /// A line on standard error. Dropping it removes the line.
@@ -17,7 +17,7 @@ const LONGEST: usize = 60;
 pub struct Progress(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Progress {
-    /// Shows the text and the time that passes, if standard error is a terminal.
+    /// Shows the text and the elapsed time. Does nothing if standard error is not a terminal.
     pub fn show(text: &str) -> Self {
         if !io::stderr().is_terminal() {
             return Self(None);
@@ -25,7 +25,7 @@ impl Progress {
         let text = shortened(text);
         let (sender, done) = channel();
         let drawing = thread::Builder::new().name("hostler-progress".into());
-        // Without a thread there is no line, and the work goes on.
+        // If the thread cannot be started, no line is shown, and the operation continues.
         Self(drawing.spawn(move || draw(&text, &done, io::stderr())).ok().map(|thread| (sender, thread)))
     }
 }
@@ -47,8 +47,8 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Draws until the other end of `done` is gone. Each time the cursor goes back to the start of the line, so that a log line
-/// replaces it.
+/// Draws the line at an interval until the sender of `done` is dropped. After each update, the cursor returns to the
+/// start of the line, so that a log line overwrites it.
 fn draw(text: &str, done: &Receiver<()>, mut out: impl Write) {
     let begun = Instant::now();
     let mut drawn = false;
@@ -65,7 +65,7 @@ fn draw(text: &str, done: &Receiver<()>, mut out: impl Write) {
 mod tests {
     use super::*;
 
-    /// Passes each write on.
+    /// Sends each write to a channel.
     struct Drawn(Sender<String>);
 
     impl Write for Drawn {
@@ -83,7 +83,7 @@ mod tests {
     fn the_line_appears_and_is_gone_at_the_end() {
         let ((work, done), (out, drawn)) = (channel(), channel());
         let drawing = thread::spawn(move || draw("compiling", &done, Drawn(out)));
-        // Until it is drawn, however the pieces are written.
+        // Read until the whole line is drawn, because one line may be several writes.
         let mut written = String::new();
         while !written.contains("compiling, 0 s\r") {
             written += &drawn.recv_timeout(Duration::from_secs(60)).unwrap();

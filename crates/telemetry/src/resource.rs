@@ -13,7 +13,7 @@ use hostler_types::printable::in_json;
 /// Value of an attribute: a text, or a list of texts.
 pub type Attribute = serde_json::Value;
 
-/// A set of attributes under their OpenTelemetry names (opentelemetry.io/docs/specs/semconv/resource). Serializes as one
+/// A set of attributes, by their OpenTelemetry names (opentelemetry.io/docs/specs/semconv/resource). Serializes as one
 /// object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
@@ -46,8 +46,8 @@ impl Resource {
         self.attributes.iter().map(|(name, value)| (*name, value))
     }
 
-    /// Converts the attributes for the SDK. Values from the standard variables take precedence, as in other programs
-    /// (OpenTelemetry specification, resource SDK; general SDK configuration).
+    /// Converts the attributes for the SDK. As the specification requires, values from the standard variables take
+    /// precedence (OpenTelemetry specification, resource SDK; general SDK configuration).
     pub(super) fn for_sdk(&self) -> opentelemetry_sdk::Resource {
         let text = |value: &Attribute| StringValue::from(value.as_str().unwrap_or_default().to_owned());
         let own = self.attributes().map(|(name, value)| match value {
@@ -77,7 +77,7 @@ struct Known {
 /// The resource of this process, set once.
 static KNOWN: OnceLock<Known> = OnceLock::new();
 
-/// Sets the resource of this process, which JSON log lines contain from then on. Only the first call has an effect.
+/// Sets the resource of this process. JSON log lines contain the resource from then on. If called again, has no effect.
 pub fn describe(resource: Resource) {
     if let Ok(json) = serde_json::to_string(&resource) {
         KNOWN.get_or_init(|| Known { resource, json: in_json(&json).into_owned() });

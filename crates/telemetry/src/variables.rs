@@ -1,5 +1,5 @@
-//! Reads variables of the OpenTelemetry standard, and collects a warning for each invalid value. The standard requires that
-//! invalid values are ignored.
+//! Reads standard OpenTelemetry variables. Collects a warning for each invalid value, because the standard requires
+//! programs to ignore such values.
 
 /// Reads variables through a function.
 pub(super) struct Reader<F> {
@@ -29,7 +29,8 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         names.into_iter().find_map(|name| read(self, name))
     }
 
-    /// Returns the value in lower case if it is one of `words`, in any case. Otherwise, records a warning.
+    /// Returns the value in lower case if it is one of `words`, in any case. Otherwise, records a warning and returns
+    /// `None`.
     pub(super) fn word(&mut self, name: &str, words: &[&str]) -> Option<String> {
         let value = self.set(name)?.to_ascii_lowercase();
         if words.contains(&value.as_str()) {
@@ -39,7 +40,7 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         None
     }
 
-    /// Returns the value if it is a whole number. Otherwise, records a warning.
+    /// Returns the value if it is a whole number. Otherwise, records a warning and returns `None`.
     pub(super) fn number(&mut self, name: &str) -> Option<u64> {
         let value = self.set(name)?;
         let number = value.trim().parse().ok();

@@ -1,16 +1,16 @@
-//! The level of the log, which can be changed while the process runs.
+//! Level of the log, which can be changed while the process runs.
 
 use std::sync::{Mutex, PoisonError};
 
 use tracing_subscriber::filter::{LevelFilter, ParseError};
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// Targets whose finer levels log requests as sent, including message bodies and signatures. They are limited to `info` at
-/// every level, except for targets and modules that `RUST_LOG` names.
+/// Targets whose levels below `info` log whole requests, including message bodies and signatures. They are limited to
+/// `info` at every level. Targets and modules in `RUST_LOG` are exempt.
 const TALKATIVE: [&str; 8] = ["aws", "h2", "hyper", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
 
-/// Target whose warnings hostler logs itself: a line per failed export instead of a line per attempt. Not limited if
-/// `RUST_LOG` names the target.
+/// Target whose warnings are suppressed, because hostler logs one line per failed export, and the target would log one
+/// per attempt. Not suppressed if `RUST_LOG` names the target.
 const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
 
 /// The level of the log: that of `RUST_LOG`, or a raised level.
@@ -28,8 +28,8 @@ impl Verbosity {
         Self { handle, wanted, raised: Mutex::default() }
     }
 
-    /// Raises the level by one step, up to `trace`, and logs this. Targets that would log bodies or signatures keep their
-    /// level.
+    /// Raises the level by one step, up to `trace`, and logs the new level. Targets that would log bodies or signatures
+    /// keep their level.
     pub fn raise(&self) {
         let level = {
             let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,11 +56,11 @@ impl Verbosity {
     }
 }
 
-/// Returns the filter of `RUST_LOG`, with at least the level `raised` for all targets.
+/// Returns the filter of `RUST_LOG`. If `raised` is set, all targets have at least this level.
 pub(super) fn filter(wanted: &str, raised: Option<LevelFilter>) -> Result<EnvFilter, ParseError> {
     let mut filter = EnvFilter::builder().parse(wanted)?;
     if let Some(level) = raised {
-        // `RUST_LOG` may set a level for hostler itself, which would override the general level.
+        // Without this directive, a level for hostler itself in `RUST_LOG` would override the general level.
         let own = format!("hostler={level}").parse()?;
         filter = filter.add_directive(level.into()).add_directive(own);
     }
@@ -85,8 +85,8 @@ fn more(level: LevelFilter) -> LevelFilter {
     }
 }
 
-/// Limits the targets that log bodies and signatures to `info`. Omits the targets that `RUST_LOG` names, as a directive
-/// would replace theirs.
+/// Limits the targets that log bodies and signatures to `info`. Skips targets that `RUST_LOG` names, because the new
+/// directive would replace theirs.
 fn quieted(filter: EnvFilter, wanted: &str) -> EnvFilter {
     let unnamed = TALKATIVE.iter().filter(|target| !names(wanted, target));
     unnamed.filter_map(|target| format!("{target}=info").parse().ok()).fold(filter, EnvFilter::add_directive)
@@ -135,7 +135,7 @@ mod tests {
             assert_eq!(levels("info,hyper=debug", raised, "hyper"), ["debug"]);
             assert_eq!(levels("debug,tonic=warn,h2", raised, "tonic"), ["warn"]);
             assert_eq!(levels("debug,tonic=warn,h2", raised, "h2"), ["trace"], "as EnvFilter has it");
-            // A target that `RUST_LOG` does not name remains at `info`, even if its name has the same prefix.
+            // If `RUST_LOG` does not name a target, it stays at `info`, even if it has a named target as its prefix.
             assert_eq!(levels("info,hyper=debug", raised, "aws"), ["info"]);
             assert_eq!(levels("info,hyper_util=debug", raised, "hyper"), ["info"]);
             assert_eq!(levels("debug,hyper::client=trace", raised, "hyper"), ["info"]);

@@ -1,4 +1,4 @@
-//! The metrics of one consumer. Counting is a single addition; counters are read at each collection.
+//! Metrics of one consumer. Counting is a single addition, because counters are read only when metrics are collected.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub struct Named {
     pub system: &'static str,
 }
 
-/// Name and type of the operation. The semantic conventions define no type for it.
+/// Name and type of the lease extension. The semantic conventions define no type for this operation.
 const EXTEND: (&str, Option<&str>) = ("extend", None);
 
 /// A call to the queue service. Sends are recorded by [`ConsumerMetrics::sent`].
@@ -84,7 +84,7 @@ pub struct Depths {
 pub(super) struct Seen {
     pub(super) at: Instant,
     pub(super) depths: Depths,
-    /// Time to process the visible messages at the present rate. `None`: no messages are being removed.
+    /// Estimated time to process the visible messages at the present rate. `None`: no messages are being removed.
     pub(super) time_to_drain: Option<Duration>,
 }
 
@@ -114,8 +114,8 @@ struct Often {
     instantiation: Series<f64>,
 }
 
-/// A histogram with its attributes bound once, as looking up attributes costs more than recording a value. The series
-/// appears with its first value.
+/// A histogram whose attributes are bound once, because looking up attributes costs more than recording a value. The
+/// series appears with its first value.
 struct Series<T> {
     histogram: Histogram<T>,
     attributes: Vec<KeyValue>,
@@ -220,7 +220,7 @@ impl ConsumerMetrics {
         }))
     }
 
-    /// Records the start of a message's handler. `queue_delay` is the age of the message.
+    /// Records the start of a message's handler. `queue_delay`: age of the message.
     pub fn started(&self, queue_delay: Duration, late: bool) {
         self.0.often.queue_delay.record(queue_delay.as_secs_f64());
         self.0.counts.late.fetch_add(u64::from(late), Ordering::Relaxed);
@@ -256,7 +256,8 @@ impl ConsumerMetrics {
         self.0.counts.consumed.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Records a call to the queue service. `error` is the kind of failure: one of a few fixed words.
+    /// Records a call to the queue service. `error`: kind of the failure, one of a few fixed words. `None`: the call
+    /// succeeded.
     pub fn called(&self, call: Operation, took: Duration, error: Option<&'static str>) {
         let [receive, extend, settle] = &self.0.often.calls;
         let series = match call {
@@ -274,8 +275,8 @@ impl ConsumerMetrics {
         }
     }
 
-    /// Records a send call to a channel from the config. `errors` has the kind of failure for each message: one of a few
-    /// fixed words, or `None`.
+    /// Records a send call to a channel from the config. `errors`: for each message, the kind of the failure, one of a
+    /// few fixed words. `None`: the message was sent.
     pub fn sent(&self, channel: &str, took: Duration, errors: impl IntoIterator<Item = Option<&'static str>>) {
         let base = self.0.base.iter().filter(|attribute| {
             let name = attribute.key.as_str();
@@ -300,17 +301,17 @@ impl ConsumerMetrics {
         self.0.often.instantiation.record(took.as_secs_f64());
     }
 
-    /// Returns the shared maximum of a sandbox's linear memory in bytes, which sandboxes update.
+    /// Returns the shared counter for the maximum linear memory of a sandbox in bytes. Sandboxes update the counter.
     pub fn memory_peak(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0.memory_peak)
     }
 
-    /// Sets the function that returns the consumer's state. Only the first call has an effect.
+    /// Sets the function that returns the consumer's state. If called again, has no effect.
     pub fn show(&self, look: impl Fn() -> Shown + Send + Sync + 'static) {
         let _ = self.0.look.set(Box::new(look));
     }
 
-    /// Records a reading of the queue's counts. `None`: the reading failed, which leaves a gap in the metrics.
+    /// Records the queue's counts. `None`: they could not be read, which leaves a gap in the metrics.
     pub fn queue_seen(&self, depths: Option<Depths>, now: Instant) {
         let removed = self.removed();
         let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! Measures the drain rate of a queue: the number of messages per second that the consumer removes, averaged over the last
-//! minute. No I/O.
+//! Measures the drain rate of a queue: the number of messages that the consumer removes per second, averaged over the
+//! last minute. No I/O.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use tokio::time::{Duration, Instant};
 /// Period over which the rate is averaged.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Maximum number of samples. If samples are too frequent, the period is shorter.
+/// Maximum number of samples. If samples are more frequent, the rate is averaged over a shorter period.
 const SAMPLES: usize = 64;
 
 /// Samples of the last minute, and the most recent sample before it.
@@ -18,9 +18,9 @@ pub(super) struct DrainRate {
 }
 
 impl DrainRate {
-    /// Adds a sample. `removed` is the number of all messages removed so far. Returns the number of messages removed per
-    /// second during the last minute, or since the first sample if that is later. `None`: no messages were removed, or
-    /// there is no earlier sample.
+    /// Adds a sample. `removed`: number of all messages removed so far. Returns the number of messages removed per
+    /// second in the last minute, or since the first sample if that is more recent. `None`: no messages were removed,
+    /// or there is no earlier sample.
     pub(super) fn sample(&mut self, now: Instant, removed: u64) -> Option<f64> {
         while let Some((second, _)) = self.samples.get(1)
             && (now.saturating_duration_since(*second) >= WINDOW || self.samples.len() >= SAMPLES)

@@ -1,5 +1,5 @@
-//! The thread that exports metrics. It has its own runtime, so that no request of Prometheus, slow collector or slow reader
-//! of standard output delays messages.
+//! Thread that exports metrics. The thread has its own runtime, so that messages are not delayed by Prometheus
+//! requests, by a slow collector or by a slow reader of standard output.
 
 use std::io;
 use std::thread;
@@ -14,10 +14,10 @@ use super::emf::Lines;
 use super::otlp::Push;
 use super::prometheus::Endpoint;
 
-/// Maximum number of threads for blocking work of the runtime, which are name lookups.
+/// Maximum number of threads for the runtime's blocking work, which consists of name lookups.
 const BLOCKING: usize = 2;
 
-/// A runtime that can be dropped in any context. Dropping it does not wait, for example for a pending name lookup.
+/// A runtime that can be dropped in any context. The drop does not wait, for example for a pending name lookup.
 struct Background(Option<Runtime>);
 
 impl Background {
@@ -49,7 +49,7 @@ impl Builder {
         Ok(Self { runtime: Background(Some(runtime)), prometheus: None, otlp: None, emf: None })
     }
 
-    /// Runs `make` within the runtime of the thread, to create values that need this runtime.
+    /// Runs `make` within the thread's runtime, because the values that `make` creates need this runtime.
     pub(super) fn within<T>(&self, make: impl FnOnce() -> T) -> T {
         let _guard = self.runtime.0.as_ref().map(Runtime::enter);
         make()

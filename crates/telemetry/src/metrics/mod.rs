@@ -12,9 +12,9 @@
 //! | `otlp` | sends metrics to a collector, by OTLP |
 //! | `emf` | writes lines to standard output in CloudWatch's embedded metric format |
 //!
-//! Without a configured exporter there is no registry, and consumers have no [`ConsumerMetrics`]. The number of series is
-//! limited: attributes are names from the config and words from fixed lists. Beyond the limit, the SDK combines all series
-//! into one.
+//! If no exporter is configured, there is no registry, and consumers have no [`ConsumerMetrics`]. The number of series
+//! is limited, because all attributes are names from the config or words from fixed lists. Beyond the limit, the SDK
+//! combines all series into one.
 
 mod consumer;
 mod drain_rate;
@@ -43,11 +43,11 @@ use exporters::ExportThread;
 use observe::Consumers;
 use reader::Reader;
 
-/// Maximum number of series per metric and consumer. Exceeds the number of possible combinations of attributes.
+/// Maximum number of series per metric and consumer. Higher than the number of possible combinations of attributes.
 const SERIES_PER_CONSUMER: usize = 128;
 
-/// Maximum time for which [`Metrics::end`] waits for a collector or a reader of standard output: the present export, the last
-/// export after it, and a reserve.
+/// Maximum time for [`Metrics::end`] to wait for a collector or for a reader of standard output. Covers the present
+/// export, the last export after it, and a reserve.
 const FLUSH: Duration = otlp::LAST.saturating_mul(2).saturating_add(Duration::from_millis(500));
 
 /// Reason why metrics cannot be started.
@@ -72,7 +72,7 @@ pub struct Exporters {
     pub emf: bool,
 }
 
-/// Binds the address for requests of Prometheus. Called early, so that the host does not start if the address is in use.
+/// Binds the address for Prometheus requests. Called early, so that the host does not start if the address is in use.
 ///
 /// # Errors
 /// [`StartError::Config`]: the address cannot be bound. The text names the key and the address.
@@ -161,7 +161,7 @@ impl Metrics {
         HostMetrics { tick_delay: self.tick_delay.clone() }
     }
 
-    /// Exports the last metrics. Waits until `deadline`, but at most for 2.5 s.
+    /// Exports the last metrics. Waits until `deadline`, and for 2.5 s at most.
     pub async fn end(self, deadline: Instant) {
         self.exporters.end(deadline.min(Instant::now() + FLUSH)).await;
     }

@@ -1,4 +1,4 @@
-//! Names of metrics and attributes, and values of attributes. Names that begin with `messaging.` are those of the
+//! Names of metrics and attributes, and values of attributes. Names that begin with `messaging.` are defined by the
 //! OpenTelemetry semantic conventions (opentelemetry.io/docs/specs/semconv/messaging).
 
 use hostler_types::OutcomeKind;
@@ -15,9 +15,9 @@ pub use opentelemetry_semantic_conventions::metric::{
 /// The kind of an instrument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A sum that only grows.
+    /// A sum that never decreases.
     Counter,
-    /// A value as it is when metrics are collected.
+    /// The current value at each collection.
     Gauge,
     /// A distribution of values.
     Histogram,
@@ -34,25 +34,26 @@ impl Kind {
     }
 }
 
-/// A metric, as instruments and the reference describe it.
+/// Description of a metric, for its instrument and for the reference.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
-    /// Its name.
+    /// Name of the metric.
     pub name: &'static str,
-    /// The kind of its instrument.
+    /// Kind of the instrument.
     pub kind: Kind,
-    /// Its unit, in UCUM; empty where it has none.
+    /// Unit in UCUM notation. Empty if there is no unit.
     pub unit: &'static str,
-    /// Its meaning.
+    /// Meaning of the metric.
     pub meaning: &'static str,
 }
 
-/// Returns the unit and the meaning of a metric, with which its instrument is made.
+/// Returns the unit and the meaning of a metric, for its instrument.
 pub(super) fn described(name: &str) -> (&'static str, &'static str) {
     ALL.iter().find(|metric| metric.name == name).map_or(("", ""), |metric| (metric.unit, metric.meaning))
 }
 
-/// Lists metrics whose names the conventions define, then those of hostler, with a constant for the name of each of the latter.
+/// Lists all metrics: first those with names from the semantic conventions, then hostler's own. Also defines a constant
+/// for the name of each of hostler's own metrics.
 macro_rules! metrics {
     (
         conventions { $($convention:ident: $convention_kind:ident, $convention_unit:literal, $convention_meaning:literal;)+ }
@@ -147,8 +148,8 @@ pub(super) const REMOVALS: usize = 2;
 /// States of the health file.
 pub const STATES: [&str; 6] = ["INITIALIZING", "INITIALIZED", "LISTENING", "PROCESSING", "IDLE", "EXITING"];
 
-/// Outcomes with the dispositions that usually follow. Their counts start at zero, so that the first occurrence of a rare
-/// combination is an increase.
+/// Outcomes with their usual dispositions. The counts of these pairs start at zero, so that the first occurrence of a
+/// rare pair is visible as an increase.
 pub(super) const USUAL: [(OutcomeKind, &str); 19] = [
     (OutcomeKind::Ack, "ack"),
     (OutcomeKind::Reply, "ack"),
@@ -171,30 +172,30 @@ pub(super) const USUAL: [(OutcomeKind, &str); 19] = [
     (OutcomeKind::Trapped, "none"),
 ];
 
-/// Upper bounds of the buckets for handler run times in seconds: the bounds recommended by the semantic conventions, and
+/// Upper bounds in seconds of the buckets for handler run times. Contains the bounds from the semantic conventions, and
 /// further bounds up to half an hour.
 pub(super) const PROCESS_DURATIONS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0, 900.0, 1_800.0,
 ];
-/// Upper bounds of the buckets for durations of queue service calls in seconds: the bounds recommended by the semantic
-/// conventions, and further bounds beyond the 20 s that a receive can wait.
+/// Upper bounds in seconds of the buckets for calls to the queue service. Contains the bounds from the semantic
+/// conventions, and further bounds beyond 20 s, the maximum wait of a receive.
 pub(super) const OPERATION_DURATIONS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 30.0];
 /// Upper bounds of the buckets for numbers of attempts.
 pub(super) const ATTEMPT_COUNTS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 8.0, 13.0];
-/// Upper bounds of the buckets for message ages in seconds: from 0.1 s to one day.
+/// Upper bounds in seconds of the buckets for message ages: from 0.1 s to one day.
 pub(super) const AGES: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 14_400.0, 43_200.0,
     86_400.0,
 ];
-/// Upper bounds of the buckets for sandbox creation times in seconds: from 10 µs to 1 s.
+/// Upper bounds in seconds of the buckets for sandbox creation times: from 10 µs to 1 s.
 pub(super) const INSTANTIATIONS: &[f64] = &[
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0,
 ];
 /// Upper bounds of the buckets for tick delays in seconds.
 pub(super) const LATENESS: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 10.0];
 
-/// Returns the index of a word in a list, or the last index if the list does not contain the word.
+/// Returns the index of a word in a list. If the list does not contain the word, returns the last index.
 pub(super) fn place(word: &str, words: &[&str]) -> usize {
     words.iter().position(|known| *known == word).unwrap_or(words.len().saturating_sub(1))
 }

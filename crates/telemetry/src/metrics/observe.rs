@@ -1,4 +1,4 @@
-//! Values that are read at each collection: counters, states of the consumers, and the last counts of their queues.
+//! Metrics that are read at each collection: counters, states of the consumers, and the last counts of their queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -109,7 +109,7 @@ impl Watch<'_> {
             (names::QUEUE_DELAYED, |seen| seen.depths.delayed),
             (names::QUEUE_IN_FLIGHT, |seen| seen.depths.in_flight),
             (names::QUEUE_DEAD_LETTERED, |seen| seen.depths.dead_lettered),
-            // A task cannot find out from ECS how many tasks its service has, so each task counts itself as the only one.
+            // ECS does not tell a task the number of tasks in its service, so each task counts itself as the only one.
             (names::BACKLOG_PER_TASK, |seen| seen.depths.visible),
         ];
         for (name, read) in counts {

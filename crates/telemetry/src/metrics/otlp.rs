@@ -1,7 +1,8 @@
-//! Sends metrics to a collector by OTLP, over HTTP with protobuf or over gRPC. Follows the standard `OTEL_` variables. The
-//! endpoint is that of the config, unless `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` names an endpoint for metrics alone.
+//! Sends metrics to a collector by OTLP, over HTTP with protobuf or over gRPC. Follows the standard `OTEL_` variables.
+//! Uses the endpoint from the config, unless `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` sets one for metrics.
 //!
-//! One export runs at a time, with a time limit. Sums are cumulative, so the next export contains what a collector missed.
+//! One export runs at a time, with a time limit. Sums are cumulative, so the next export includes the values of a
+//! failed one.
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of one export including retries, even if the collector requests a longer delay.
 const EXPORT: Duration = Duration::from_secs(30);
 
-/// Time limit of the present export after a stop, and then again of the last export.
+/// Maximum time to wait, after a stop, for the present export. Also the maximum time for the last export after it.
 pub(super) const LAST: Duration = Duration::from_secs(1);
 
 /// Returns `true` if the environment disables metrics by OTLP: `OTEL_SDK_DISABLED`, `OTEL_METRICS_EXPORTER`.
@@ -56,8 +57,8 @@ pub(super) struct Push {
 }
 
 impl Push {
-    /// Creates the push to an endpoint, and the reader to register for it. Must be called within the runtime that runs the
-    /// push.
+    /// Creates the push to an endpoint. Also returns the reader, which the caller must register. Must be called within
+    /// the runtime that runs the push.
     pub(super) fn new(endpoint: &str) -> Result<(Reader, Self), StartError> {
         let fault = Fault::default();
         let exporter = exporter(endpoint, &fault);
@@ -109,10 +110,10 @@ impl Push {
     }
 }
 
-/// Builds the exporter from the config and the environment. Logs invalid variables.
+/// Builds the exporter from the config and the environment. Logs warnings about invalid variables.
 ///
 /// # Errors
-/// A text for people, without the endpoint, which may contain a secret.
+/// A text for people. It omits the endpoint, which may contain a secret.
 fn exporter(endpoint: &str, fault: &Fault) -> Result<MetricExporter, String> {
     let mut variables = Variables::of_process();
     let protocols = [OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL];

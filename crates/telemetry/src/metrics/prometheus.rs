@@ -26,7 +26,7 @@ const PATH: &str = "/metrics";
 /// Maximum number of open connections. Further connections are closed.
 const CONNECTIONS: usize = 16;
 
-/// Maximum duration of a connection. A connection serves one request, however slow the client reads.
+/// Maximum duration of a connection, even if the client reads slowly. A connection serves one request.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Time limit for receiving the head of a request.

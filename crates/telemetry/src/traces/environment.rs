@@ -1,5 +1,5 @@
-//! Reads the variables of the OpenTelemetry standard that the SDK does not read itself, or whose invalid values it ignores
-//! without a warning.
+//! Reads standard OpenTelemetry variables. Reads only the variables that the SDK does not read, or whose invalid values
+//! the SDK ignores without a warning.
 //!
 //! Sources: OpenTelemetry specification, "Environment variable specification" and "OTLP exporter configuration".
 
@@ -14,7 +14,7 @@ const PATH: &str = "/v1/traces";
 /// Time limit for the delivery of a batch, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Default and maximum number of waiting spans. The number is limited, as each span takes memory.
+/// Default and maximum number of waiting spans. The number is limited, because each span takes memory.
 const QUEUE: (usize, usize) = (2048, 8192);
 
 /// Default number of spans per batch.
@@ -38,14 +38,14 @@ pub(super) struct Environment {
     pub(super) queue: usize,
     /// Maximum number of spans per batch.
     pub(super) batch: usize,
-    /// Set if the environment names no valid sampler, so that hostler's own sampler applies.
+    /// Set if the environment names no valid sampler. hostler's own sampler then applies.
     pub(super) own_sampler: bool,
     /// Warnings for the log. The standard requires that invalid values are ignored.
     pub(super) warnings: Vec<String>,
 }
 
 impl Environment {
-    /// Reads the variables through `get`. `endpoint` is the URL of the collector from the config.
+    /// Reads the variables through `get`. `endpoint`: URL of the collector from the config.
     pub(super) fn read(endpoint: &str, get: impl Fn(&str) -> Option<String>) -> Self {
         let mut reader = Reader::new(get);
         let off = reader.set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
@@ -82,7 +82,8 @@ fn queue<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>) -> usize {
     usize::try_from(queue).unwrap_or(QUEUE.1).clamp(1, QUEUE.1)
 }
 
-/// Returns the named sampler. The SDK reads this variable itself, but ignores invalid values without a warning.
+/// Returns the sampler that the environment names. The SDK reads this variable itself, but ignores invalid values
+/// without a warning.
 fn sampler<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>) -> Option<String> {
     let sampler = reader.word("OTEL_TRACES_SAMPLER", &SAMPLERS.split(' ').collect::<Vec<_>>());
     let takes_ratio = sampler.as_deref().is_some_and(|name| name.ends_with("ratio"));

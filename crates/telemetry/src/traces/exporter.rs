@@ -1,4 +1,5 @@
-//! Sends batches of spans to the collector, each with a time limit. [`Outage`] decides which faults are logged.
+//! Sends batches of spans to the collector, with a time limit for each batch. [`Outage`] decides which faults are
+//! logged.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,7 +17,7 @@ use super::super::collector::{self, Client, Fault, Protocol};
 use super::environment::Environment;
 use super::outage::{News, Outage};
 
-/// Builds an exporter to the collector of `environment`. Its connections run in `runtime`.
+/// Builds an exporter to the collector in `environment`. The exporter's connections run in `runtime`.
 ///
 /// # Errors
 /// A text for the log.
@@ -74,7 +75,8 @@ impl SpanExporter for Exporter {
     }
 }
 
-/// Runs a future in this runtime for at most `limit`. Any thread may poll the returned future. `None`: the time has passed.
+/// Runs a future in this runtime for at most `limit`. Any thread may poll the returned future. `None`: the limit was
+/// reached.
 async fn within<T>(runtime: &Handle, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let bounded = {
         let _entered = runtime.enter();

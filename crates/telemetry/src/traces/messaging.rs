@@ -1,5 +1,5 @@
-//! Spans of operations on messages, with the names, kinds and attributes of OpenTelemetry's semantic conventions for
-//! messaging (opentelemetry.io/docs/specs/semconv/messaging, in the version of the spans' schema).
+//! Spans of operations on messages. Their names, kinds and attributes follow OpenTelemetry's semantic conventions for
+//! messaging (opentelemetry.io/docs/specs/semconv/messaging), in the version of the spans' schema.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub const CONSUMER: &str = "hostler.consumer";
 /// An operation on messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Sends messages to a queue or a topic. The messages contain the context of the span.
+    /// Sends messages to a queue or a topic. The messages carry the context of the span.
     Send,
     /// Receives messages from a queue.
     Receive,

@@ -1,4 +1,5 @@
-//! Traces: OpenTelemetry spans, sent by OTLP to `telemetry.otlp_endpoint`. Without this endpoint, there are no [`Traces`].
+//! Traces: OpenTelemetry spans, sent by OTLP to `telemetry.otlp_endpoint`. If this endpoint is not set, there are no
+//! [`Traces`].
 //!
 //! | file | job |
 //! |---|---|
@@ -9,9 +10,9 @@
 //! | `sampler` | sampler that applies if the environment names none |
 //! | `span` | one span |
 //!
-//! A finished span is added to the SDK's queue, which drops spans when it is full. A thread of the SDK passes batches to
-//! the exporter. A runtime on another thread drives the connections. A slow or unreachable collector delays only these two
-//! threads.
+//! A finished span is added to the SDK's queue. If the queue is full, the SDK drops the span. A thread of the SDK
+//! passes batches to the exporter. A runtime on another thread drives the connections. A slow or unreachable collector
+//! delays only these two threads.
 
 mod environment;
 mod exporter;
@@ -46,7 +47,7 @@ use sampler::Sampler;
 /// Maximum memory of one span in bytes.
 const SPAN: u64 = 8 << 10;
 
-/// Returns the maximum memory of unsent spans in bytes, which is that of a full queue.
+/// Returns the maximum memory of unsent spans in bytes, calculated for a full queue.
 pub fn footprint() -> u64 {
     footprint_of(environment::queue_of_process())
 }
@@ -99,7 +100,8 @@ impl Traces {
         Ok(Some(Self::of(builder.with_resource(resource.for_sdk()), sampler)))
     }
 
-    /// Creates traces from a builder. The builder's sampler decides about the spans that `sampler` accepts.
+    /// Creates traces from a builder. `sampler` decides first. The builder's sampler then decides about the spans that
+    /// `sampler` accepts.
     fn of(builder: TracerProviderBuilder, sampler: Option<Sampler>) -> Self {
         let provider = builder.build();
         let scope = InstrumentationScope::builder("hostler")
@@ -108,12 +110,13 @@ impl Traces {
         Self { tracer: provider.tracer_with_scope(scope.build()), provider, sampler }
     }
 
-    /// Begins a span in the trace of its parent. A span without a parent begins a new trace if the sampler accepts it.
+    /// Begins a span in the trace of its parent. If a span has no parent and the sampler accepts it, it begins a new
+    /// trace.
     pub fn span(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>, beginning: Beginning<'_>) -> Span {
         self.unsampled(&beginning).unwrap_or_else(|| self.sampled(kind, name.into(), beginning))
     }
 
-    /// Returns an unsampled span, which needs no name. `None`: the span must be sampled.
+    /// Returns an unsampled span, which needs no name. `None`: the sampler accepts the span.
     fn unsampled(&self, beginning: &Beginning<'_>) -> Option<Span> {
         let is_sampled = self.sampler.as_ref().is_none_or(|sampler| sampler.samples(beginning));
         (!is_sampled).then(|| Span::unsampled(beginning.parent))
@@ -133,7 +136,7 @@ impl Traces {
         Span::new(self.tracer.build_with_context(builder, &context))
     }
 
-    /// Sends the waiting spans, within the time `within`. Spans that end later are lost.
+    /// Sends the waiting spans. `within`: time limit. Spans that end later are lost.
     pub async fn finish(self, within: Duration) {
         // The SDK's shutdown blocks the calling thread.
         let (done, finished) = tokio::sync::oneshot::channel();
@@ -152,8 +155,8 @@ impl Traces {
 /// Maximum number of threads that look up the collector's name.
 const LOOKUPS: usize = 2;
 
-/// Starts a runtime on a separate thread, which isolates the connections to the collector. The thread ends with the
-/// process, as the SDK's thread may wait for a collector in this runtime until then.
+/// Starts a runtime for the connections to the collector, on a separate thread. The thread ends with the process,
+/// because the SDK's thread may wait for a collector in this runtime until then.
 fn runtime() -> io::Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS).build()?;
     let handle = runtime.handle().clone();

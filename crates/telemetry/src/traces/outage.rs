@@ -1,8 +1,9 @@
-//! Decides when to log an unreachable collector: at the beginning and at the end of an outage, not for each batch.
+//! Decides when to log that a collector is unreachable: at the beginning and at the end of an outage, and not for each
+//! batch.
 
 use std::sync::{Mutex, PoisonError};
 
-/// State of the collector. Contains the number of spans lost in the present outage, or `None`.
+/// Number of spans lost in the present outage. `None`: the collector is reachable.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Mutex<Option<u64>>);
 
@@ -11,12 +12,12 @@ pub(super) struct Outage(Mutex<Option<u64>>);
 pub(super) enum News {
     /// The outage began.
     Began,
-    /// The outage ended; the number is that of the lost spans.
+    /// The outage has ended. Contains the number of lost spans.
     Over(u64),
 }
 
 impl Outage {
-    /// Records the result of sending `spans` spans. Returns the event to log, if any.
+    /// Records the result of sending `spans` spans. Returns the event to log. `None`: nothing is logged.
     pub(super) fn note(&self, spans: usize, sent: bool) -> Option<News> {
         let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (sent, *lost) {

@@ -1,9 +1,9 @@
-//! The sampler that applies if the environment names none. It follows a span's parent, and samples a limited number per
-//! second of the traces that begin in this process.
+//! Default sampler, used if the environment names none. It follows the sampling decision of a span's parent. Of the
+//! traces that begin in this process, it samples a limited number per second.
 //!
-//! Creating and sending spans for tens of thousands of messages per second would reduce the throughput considerably, and
-//! the SDK's queue would drop many of the spans. This sampler decides before the SDK does, as the SDK's unsampled spans
-//! cost time too.
+//! Creating and sending spans for tens of thousands of messages per second would reduce the throughput considerably,
+//! and the SDK's queue would drop many of the spans. This sampler decides before the SDK does, because the SDK's
+//! unsampled spans also cost time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,8 +18,8 @@ use hostler_types::Rate;
 /// Maximum rate of traces that begin in this process.
 const TRACES: Rate = Rate { permits: 1_000, per: Duration::from_secs(1) };
 
-/// Samples a span if its parent is sampled. If the span has no parent, samples it if it links to a sampled span, and
-/// otherwise within a limit per second.
+/// Samples a span with a parent if the parent is sampled. Samples a span without a parent if it links to a sampled
+/// span. Samples other spans within a limit per second.
 #[derive(Debug, Clone)]
 pub(super) struct Sampler(Arc<Mutex<Bucket>>);
 
@@ -28,7 +28,7 @@ impl Sampler {
         Self(Arc::new(Mutex::new(Bucket::new(TRACES, Instant::now()))))
     }
 
-    /// Returns `true` if a span with this start must be sampled. May use a permit of the limit.
+    /// Returns `true` if a span with these parameters must be sampled. May use a permit of the limit.
     pub(super) fn samples(&self, beginning: &Beginning<'_>) -> bool {
         match beginning.parent {
             Some(parent) => parent.is_sampled(),

@@ -43,7 +43,7 @@ impl Span {
         }
     }
 
-    /// Returns `true` if attributes are recorded. If not, callers can omit expensive attributes.
+    /// Returns `true` if attributes are recorded. Otherwise, callers can omit expensive attributes.
     pub fn is_recording(&self) -> bool {
         matches!(&self.0, Kind::Sdk(span) if span.is_recording())
     }
@@ -76,7 +76,7 @@ impl Span {
         }
     }
 
-    /// Marks the span as failed. `kind` is one of a few fixed words (`error.type`). `description` is a text for people, cut
+    /// Marks the span as failed. `kind`: one of a few fixed words (`error.type`). `description`: text for people, cut
     /// to 256 bytes.
     pub fn fail(&mut self, kind: impl Into<Value>, description: &str) {
         if let Some(span) = self.recording() {

@@ -1,8 +1,8 @@
 //! Converts metrics to lines of CloudWatch's embedded metric format (specification: "Embedded metric format document
 //! structure"). No I/O.
 //!
-//! CloudWatch charges for each metric of each consumer. Only the values needed for alarms and scaling are declared as
-//! metrics. All other values are plain members of the line, for queries in the log.
+//! CloudWatch charges for each metric of each consumer. Therefore, only the values for alarms and scaling are declared
+//! as metrics. All other values are plain members of the line, which queries of the log can use.
 
 use std::collections::BTreeMap;
 
@@ -40,14 +40,14 @@ struct Line {
     channel: String,
     state: &'static str,
     outcomes: BTreeMap<String, u64>,
-    /// By name: value, CloudWatch unit, and whether the value is declared as a metric.
+    /// Values by name. Each has its CloudWatch unit, and `true` if it is declared as a metric.
     values: BTreeMap<String, (f64, &'static str, bool)>,
-    /// By name: histogram, CloudWatch unit, and whether its values are declared as metrics.
+    /// Histograms by name. Each has its CloudWatch unit, and `true` if its values are declared as metrics.
     counted: BTreeMap<String, (Counted, &'static str, bool)>,
 }
 
-/// Returns a line per consumer, in the order of their names. `metrics` has the changes of one interval (delta). `now` is
-/// the time in milliseconds since 1970.
+/// Returns a line per consumer, in the order of their names. `metrics`: the changes of one interval (delta). `now`:
+/// time in milliseconds since 1970.
 pub(super) fn lines(metrics: &ResourceMetrics, now: u64) -> Vec<String> {
     let mut lines: BTreeMap<String, Line> = BTreeMap::new();
     let mut host = Line::default();
@@ -75,7 +75,7 @@ fn gather(metric: &Metric, lines: &mut BTreeMap<String, Line>, host: &mut Line) 
     }
 }
 
-/// Name and unit of a metric in CloudWatch, and whether it is declared as a metric.
+/// Name and unit of a metric in CloudWatch, with a flag for values that are declared as metrics.
 struct Kind<'a> {
     name: &'a str,
     unit: &'static str,
@@ -165,7 +165,7 @@ fn attribute(attributes: &[&KeyValue], name: &str) -> Option<String> {
     attributes.iter().find(|attribute| attribute.key.as_str() == name).map(|found| found.value.to_string())
 }
 
-/// Returns the line of the consumer named in the attributes. `None`: the attributes name no consumer.
+/// Returns the line of a consumer. The attributes contain the consumer's name. `None`: they do not.
 fn line_of<'l>(attributes: &[&KeyValue], lines: &'l mut BTreeMap<String, Line>) -> Option<&'l mut Line> {
     let consumer = attribute(attributes, names::CONSUMER)?;
     let line = lines.entry(consumer).or_default();

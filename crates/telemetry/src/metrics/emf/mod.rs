@@ -1,7 +1,9 @@
-//! Writes metrics to standard output in CloudWatch's embedded metric format: a line per consumer and interval, with the
-//! changes in this interval. If a log driver sends standard output to CloudWatch Logs, no further setup is needed.
+//! Writes metrics to standard output in CloudWatch's embedded metric format. Each consumer has a line per interval,
+//! with the changes in that interval. If a log driver sends standard output to CloudWatch Logs, no further setup is
+//! needed.
 //!
-//! Standard output is a pipe that may block. A separate thread writes, and lines for which there is no room are dropped.
+//! Standard output may be a pipe that blocks. Therefore, a separate thread writes the lines. If there is no room for a
+//! line, it is dropped.
 
 mod line;
 mod quantile;
@@ -17,13 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::reader::Reader;
 
-/// Maximum number of intervals whose lines wait for a slow reader of standard output.
+/// Maximum number of intervals to buffer for a slow reader of standard output.
 const WAITING: usize = 2;
 
-/// Maximum wait until the last lines are written.
+/// Maximum time to wait for the last lines to be written.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Lines of one interval, and a channel that reports that they were written.
+/// Lines of one interval, with a channel for the report that they were written.
 struct Minute {
     lines: String,
     written: Option<oneshot::Sender<()>>,

@@ -32,8 +32,9 @@ impl Counted {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 
-    /// Returns the approximate value below which `share` (0 to 1) of all values lie. Assumes that the values of a bucket
-    /// are evenly distributed, within the recorded minimum and maximum. `None`: minimum and maximum are unknown.
+    /// Returns an approximate quantile: the given share of all values is below the result. `share`: number from 0 to 1.
+    /// Assumes that the values of a bucket are evenly distributed, within the recorded minimum and maximum. `None`:
+    /// minimum and maximum are unknown.
     pub(super) fn quantile(&self, share: f64) -> Option<f64> {
         let (min, max) = (self.min?, self.max?);
         let rank = share * self.count as f64;
