@@ -41,7 +41,7 @@ pub struct Consumer {
     pub lease: Duration,
     /// Maximum run time of a handler: 1 s to 12 h. On SQS, at most 12 h less `lease`.
     pub processing_timeout: Duration,
-    /// Age above which a message counts as late: 1 s to 14 d (maximum retention of SQS).
+    /// Maximum age of a message that is not late: 1 s to 14 d (maximum retention of SQS).
     pub delay_tolerance: Duration,
     /// Maximum delay of messages that are sent to the consumer: at most 13 d, one day less than the maximum retention
     /// of SQS.
@@ -97,7 +97,7 @@ pub struct Retry {
 pub struct Breaker {
     /// Maximum share of failed messages. Above this share, receiving pauses.
     pub failures: Share,
-    /// Period for which messages are counted: 1 s to 1 h.
+    /// Period in which failed and other messages are counted: 1 s to 1 h.
     pub over: Duration,
     /// Minimum number of messages in this period before receiving can pause: 1 to 1,000,000.
     pub min: u32,

@@ -158,7 +158,7 @@ fn reply(at: &Section<'_>, settings: &Settings) -> Option<Problem> {
     }
     // Replies have no routing key, so they pass no filter.
     let exchange = own.exchange().filter(|_| !at.is_set("filter.type"))?;
-    // A name means the queue with this name. If there is no such queue, it means an exchange.
+    // A name means the queue with this name. If there is no such queue, the name means an exchange.
     let reaches = match reply.exchange() {
         Some(other) => other == exchange,
         None => reply.queue() == exchange && listening(settings, exchange).is_none(),

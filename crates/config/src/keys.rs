@@ -9,7 +9,7 @@ use super::choice::{
 use super::kind::Kind;
 use hostler_types::message::MAX_DELAY;
 
-/// A key. A `*` in the path stands for a name that the user chooses.
+/// A key. A `*` in its path matches any name that the user chooses.
 pub(super) struct Key {
     pub(super) path: &'static str,
     pub(super) kind: Kind,
@@ -459,7 +459,7 @@ pub(super) fn child(table: &str, name: &str) -> Node {
     Node::Unknown
 }
 
-/// Returns the distinct names in a table. `*` stands for names that the user chooses.
+/// Returns the distinct names in a table. Contains `*` if the user chooses names in this table.
 pub(super) fn names(table: &str) -> Vec<&'static str> {
     let mut names: Vec<_> = KEYS.iter().filter_map(|key| below(key.path, table)?.split('.').next()).collect();
     names.dedup();

@@ -243,7 +243,8 @@ mod tests {
             let error = listening(&format!("reply_channel = \"{looping}\"")).unwrap_err();
             assert!(error.to_string().contains("would come back"), "{looping}: {error}");
         }
-        // Replies have no routing key, so they pass no filter. A name means a queue rather than an exchange.
+        // Replies have no routing key, so they pass no filter. If a queue and an exchange have the same name, the name
+        // means the queue.
         let filter = "filter = { type = \"exclude\", values = [\"X\"] }\nconsumers.mails.reply_channel = \"news.done\"";
         listening(filter).unwrap_or_else(|error| panic!("{error}"));
         let queue = "reply_channel = \"news\"\nconsumers.news = { channel = \"news\", handler = \"n.wasm\" }";

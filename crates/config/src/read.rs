@@ -10,7 +10,7 @@ use super::units::{self, Share};
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
 
-/// Maximum number of characters of a value that a fault quotes.
+/// Maximum number of characters of a quoted value in the text of a fault.
 const SHOWN: usize = 80;
 
 /// A type to which a configured value can be converted.

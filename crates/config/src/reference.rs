@@ -2,8 +2,8 @@
 
 use super::keys::{DefaultValue, KEYS};
 
-/// Returns a Markdown table of all keys: key, default, accepted values, meaning. `NAME` stands for a name that the user
-/// chooses.
+/// Returns a Markdown table of all keys, with their defaults, accepted values and meanings. In the keys, `NAME` means a
+/// name that the user chooses.
 pub fn reference() -> String {
     let mut table = "| key | default | accepts | meaning |\n|---|---|---|---|\n".to_owned();
     for key in KEYS {

@@ -206,7 +206,8 @@ impl Check<'_> {
         self.problems.push(Problem { key, place, fault, cure, about: None });
     }
 
-    /// Collects the names of the consumers. Reports invalid names, and names that are equal in the name of a variable.
+    /// Collects the names of the consumers. Reports invalid names, and different names that are equal in environment
+    /// variables.
     fn names(&mut self, consumers: &Dict) {
         let mut taken: BTreeMap<String, &str> = BTreeMap::new();
         for (name, table) in consumers.iter().filter(|(_, table)| table.as_dict().is_some()) {

@@ -17,7 +17,7 @@ use super::policy::{Disposition, Policy};
 use hostler_handler::Outcome;
 
 /// Maximum size in bytes of a reply whose delivery needs no slot while the reply is being sent. The memory plan counts
-/// the memory of a reply of this size as part of its message.
+/// a reply of up to this size as part of its message.
 const LARGE_REPLY: usize = 256 * 1024;
 
 /// Failure reason of a message that an operator cancelled.

@@ -64,8 +64,8 @@ pub(super) struct Effects {
     states: Option<Changes>,
 }
 
-/// Context of all effects, and the queue for their signals. One `Arc` shares the whole context, because guests on other
-/// CPUs change its reference count for every message.
+/// Context of all effects, and the queue for their signals. Held by one `Arc` and not by one per field, because guests
+/// on other CPUs change every reference count for each message.
 struct World {
     queue: Arc<dyn Queue>,
     handler: Arc<dyn Handler>,
@@ -206,7 +206,8 @@ impl Effects {
         Answer { world: Arc::clone(&self.world), signal: Some(lost) }
     }
 
-    /// Notifies the state-changed hook of a state change, if both exist. The hook receives changes in order.
+    /// Notifies the state-changed hook of `transition`. Does nothing if there is no hook or no transition. The hook
+    /// receives transitions in order.
     pub(super) fn state_changed(&self, transition: Option<(State, State)>) {
         if let (Some(states), Some((from, to))) = (&self.states, transition) {
             states.tell(from, to);

@@ -100,7 +100,7 @@ pub struct Spec {
     pub lease: Duration,
     /// Maximum run time of the handler for one message.
     pub processing_timeout: Duration,
-    /// Age above which a message counts as late when it is received.
+    /// Maximum age, at the receive, of a message that is not late.
     pub delay_tolerance: Duration,
     /// Maximum time for a poll to wait for a message. Well below the health check's timeout. Also below the shutdown
     /// grace, because a shutdown may have to wait for a poll in progress.

@@ -144,8 +144,8 @@ impl PollSchedule {
         self.observe(self.hold(load, admission.is_shut(), room), now);
         let gathered = self.gathering_since.map(|since| since + self.limits.settle_linger);
         let token = self.bucket.as_ref().and_then(Bucket::next_at).map(Instant::from);
-        // Only future times matter. If a time has passed and no receive has started, the receive waits for something
-        // else.
+        // Only future times matter. If a time has passed and no receive has started, something else prevents the
+        // receive.
         let ahead = [self.rest_until.or(gathered), token, admission.breaker.next_at()]
             .into_iter()
             .flatten()

@@ -19,8 +19,8 @@ pub struct Status {
     pub since: Instant,
     /// Time of the last receive that succeeded.
     pub last_poll_at: Option<Instant>,
-    /// Time since which the consumer could poll, or had the current reason not to. Changes with the reason why no
-    /// receive starts. `None`: the reason has not changed yet.
+    /// Time of the last change of the reason why no receive starts. The health check measures the wait for a poll from
+    /// this time. `None`: the reason has not changed yet.
     pub could_poll_since: Option<Instant>,
     /// Set if the consumer is not required to poll, because guests run in all slots, the rate limit is exhausted, the
     /// breaker is open, or the consumer is paused.

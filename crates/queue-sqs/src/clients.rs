@@ -32,7 +32,7 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// Timeout of one attempt of a call that reads hundreds of metrics.
 const METRICS: Duration = Duration::from_secs(60);
-/// Time that a long poll may take in addition to its wait.
+/// Maximum duration of a long poll beyond its wait.
 pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(10);
 /// Timeout of a send, long enough for 1 MiB over a slow connection.
 const SEND: Duration = Duration::from_secs(10);

@@ -162,8 +162,8 @@ impl Direct {
     }
 }
 
-/// Returns the endpoint URL that replaces the region's default. Sources, the first one wins: hostler's config, the SQS
-/// endpoint in the AWS environment and profile, the AWS endpoint for all services.
+/// Returns the endpoint URL that replaces the region's default. Sources in order of precedence: hostler's config, the
+/// SQS endpoint in the AWS environment and profile, the AWS endpoint for all services.
 fn endpoint_url(shared: &SdkConfig) -> Option<String> {
     let common = shared.endpoint_url().map(str::to_owned);
     if shared.get_origin("endpoint_url").is_client_config() {

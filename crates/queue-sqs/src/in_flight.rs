@@ -48,7 +48,7 @@ pub(super) struct Leased {
     pub(super) until: Instant,
     /// Start of the message's maximum lease of 12 hours (AWS limit), or slightly earlier.
     pub(super) since: Instant,
-    /// Number of this attempt, counted from 1. Excludes receives of a delayed message before its time.
+    /// Number of this attempt, counted from 1. Does not count receives of a delayed message before its start time.
     pub(super) attempt: u32,
     /// Location of the body, if the body is stored outside the message.
     pub(super) claim: Option<Arc<Claim>>,

@@ -30,8 +30,7 @@ const FURTHEST: Duration = Duration::from_secs(14 * 86_400);
 /// longer, so that it is due at its next receive. A sender adds this error to the start time.
 const UNTOLD: Duration = Duration::from_secs(1);
 
-/// Part of the planned turns that is reserved for clock differences and slow calls. A delay that exceeds the rest needs
-/// another turn.
+/// Reserve for clock differences and slow calls, added to a delay when its turns are counted in advance.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// Minimum remaining retention of a message when it is due.

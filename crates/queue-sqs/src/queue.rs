@@ -66,9 +66,8 @@ pub(super) struct SqsQueue {
 #[derive(Debug, Clone)]
 struct Attempt {
     id: String,
-    /// Time after which the receive is not repeated, while its messages are still leased. Once the messages are
-    /// visible, another receive may get the first message of a group, and a repetition would return the group's later
-    /// messages.
+    /// Latest time to repeat the receive. Its messages must still be leased at that time. Once they are visible,
+    /// another receive may get the first message of a group, and a repetition would return the group's later messages.
     until: Instant,
     /// Maximum number of messages requested. A repetition has the same maximum.
     max: usize,

@@ -16,7 +16,7 @@ use super::place::Place;
 /// Maximum age of a cached result, because a queue may be subscribed to a topic at any time.
 const BELIEVED: Duration = Duration::from_secs(60);
 
-/// Maximum time that a settlement waits for the answer.
+/// Maximum time for a settlement to wait for the queue's policy.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Cached answers by queue name, each with the time of the query.

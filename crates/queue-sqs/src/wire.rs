@@ -252,7 +252,7 @@ pub struct Incoming {
     pub first_received: Option<SystemTime>,
 }
 
-/// The fields of a message in an answer, independent of the parser.
+/// Fields of a received message, independent of the parser.
 pub(super) struct Arrived<'a> {
     pub(super) id: Option<String>,
     pub(super) receipt: Option<String>,
@@ -322,7 +322,7 @@ impl Arrived<'_> {
     }
 }
 
-/// Converts an attribute, for which SQS has either a text or bytes.
+/// Converts an attribute. SQS returns its value either as text or as bytes.
 pub(super) fn value_of(data_type: String, text: Option<String>, bytes: Option<Vec<u8>>) -> AttributeValue {
     let plain = match bytes {
         Some(bytes) if data_type.starts_with("Binary") => AttributeValue::Binary(bytes),

@@ -60,7 +60,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Lines {
     waiting: Vec<u8>,
-    /// Number of bytes that the thread has removed but not yet written.
+    /// Number of bytes that the thread has removed from the buffer but not yet written.
     taken: usize,
     dropped: Dropped,
     /// Set while the thread waits for a line.

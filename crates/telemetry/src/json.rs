@@ -120,7 +120,7 @@ fn text(out: &mut impl Write, text: &str) -> fmt::Result {
 /// Writes the content of a JSON string, up to [`LONGEST`] bytes.
 struct Escaped<'a, W> {
     out: &'a mut W,
-    /// Number of bytes that may follow. `None`: the value was cut.
+    /// Number of further bytes before the value is cut. `None`: the value was cut.
     left: Option<usize>,
 }
 

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::filter::{LevelFilter, ParseError};
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// Targets whose levels below `info` log whole requests, including message bodies and signatures. They are limited to
-/// `info` at every level. Targets and modules in `RUST_LOG` are exempt.
+/// Targets whose `debug` and `trace` levels log whole requests, including message bodies and signatures. They are
+/// limited to `info` at every level. Targets and modules in `RUST_LOG` are exempt.
 const TALKATIVE: [&str; 8] = ["aws", "h2", "hyper", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
 
 /// Target whose warnings are suppressed, because hostler logs one line per failed export, and the target would log one
@@ -56,7 +56,8 @@ impl Verbosity {
     }
 }
 
-/// Returns the filter of `RUST_LOG`. If `raised` is set, all targets have at least this level.
+/// Returns the filter of `RUST_LOG`. `raised`: level for hostler's own targets, and for targets that `RUST_LOG` does
+/// not name. The limit for [`TALKATIVE`] targets still applies.
 pub(super) fn filter(wanted: &str, raised: Option<LevelFilter>) -> Result<EnvFilter, ParseError> {
     let mut filter = EnvFilter::builder().parse(wanted)?;
     if let Some(level) = raised {

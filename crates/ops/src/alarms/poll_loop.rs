@@ -22,7 +22,7 @@ pub struct Schedule {
     pub threshold: u64,
     /// Interval between two polls.
     pub every: Duration,
-    /// Time after which a continuing alarm is reported again.
+    /// Interval between reports of a continuing alarm.
     pub remind: Duration,
 }
 

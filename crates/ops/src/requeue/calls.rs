@@ -14,7 +14,7 @@ use hostler_types::message::Message;
 /// Maximum number of parallel calls.
 const PARALLEL: usize = 16;
 
-/// Maximum number of attempts of a call that may succeed later.
+/// Maximum number of attempts of a call with temporary failures.
 pub(in super::super) const TRIES: u32 = 5;
 
 /// Pause before the next attempt.

@@ -1,4 +1,4 @@
-//! Parses conditions on messages in the form that people write: `attr:tenant=7`, `older:2h`.
+//! Parses conditions on messages, for example `attr:tenant=7` and `older:2h`.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;

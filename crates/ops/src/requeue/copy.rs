@@ -45,7 +45,7 @@ fn attributes(message: &Message) -> Attributes {
     attributes
 }
 
-/// Next step after an answer.
+/// Next step after the queue's answer to a copy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Remove the original, because the target has the copy, from this or an earlier attempt.
@@ -56,7 +56,7 @@ pub(super) enum Next {
     Later(QueueError),
     /// Stop: the queue refuses the copy.
     Refused(QueueError),
-    /// Give up this message: it cannot be sent in its present form.
+    /// Give up this message, because it cannot be sent in its present form.
     Never(Invalid),
 }
 

@@ -115,7 +115,7 @@ struct Run<'a> {
     extras: Extras,
     /// Ids of messages that were sent but not yet removed. If received again, such a message must not be sent again.
     unremoved: BTreeSet<String>,
-    /// Number of consecutive messages that were received before.
+    /// Number of consecutive messages, up to the last one, that had been received before or are late.
     stale: usize,
     /// Number of held messages when a new message was last received.
     lap: usize,

@@ -70,9 +70,9 @@ pub struct Report {
     /// Number of messages that were sent to the target. If there is no target, the number of removed messages. In a dry
     /// run, the number of messages that would move.
     pub moved: u64,
-    /// Number of messages that did not move because they do not meet the conditions.
+    /// Number of messages that did not move, because they do not meet the conditions.
     pub left: u64,
-    /// Number of messages that did not move because they could not be read or sent.
+    /// Number of messages that did not move, because they could not be read or sent.
     pub failed: u64,
     /// Number of moved messages that could not be removed from the source. They are in both queues. If there is no
     /// target, they are still in the source.

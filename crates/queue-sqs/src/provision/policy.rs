@@ -295,8 +295,8 @@ impl Reach {
     }
 }
 
-/// Destination of a channel without an exchange. Contains `true` if the queue or topic is ordered, or `None` if that is
-/// unknown.
+/// Destination of a channel without an exchange. The value is `true` if the queue or topic is ordered. `None`: the
+/// order is unknown.
 enum Meaning {
     Queue(bool),
     Exchange(Option<bool>),

@@ -77,7 +77,7 @@ fn statements(policy: &Json) -> Vec<Json> {
     }
 }
 
-/// Returns `true` if a text, or any text of a list, fits.
+/// Returns `true` if `fits` accepts the text, or any text of the list.
 fn any(value: Option<&Json>, fits: impl Fn(&str) -> bool) -> bool {
     match value {
         Some(Json::String(text)) => fits(text),

@@ -152,7 +152,7 @@ impl Traces {
     }
 }
 
-/// Maximum number of threads that look up the collector's name.
+/// Maximum number of threads for lookups of the collector's name.
 const LOOKUPS: usize = 2;
 
 /// Starts a runtime for the connections to the collector, on a separate thread. The thread ends with the process,

@@ -15,7 +15,7 @@ use super::Beginning;
 use hostler_types::Bucket;
 use hostler_types::Rate;
 
-/// Maximum rate of traces that begin in this process.
+/// Maximum rate of sampled traces that begin in this process.
 const TRACES: Rate = Rate { permits: 1_000, per: Duration::from_secs(1) };
 
 /// Samples a span with a parent if the parent is sampled. Samples a span without a parent if it links to a sampled

@@ -165,7 +165,7 @@ fn attribute(attributes: &[&KeyValue], name: &str) -> Option<String> {
     attributes.iter().find(|attribute| attribute.key.as_str() == name).map(|found| found.value.to_string())
 }
 
-/// Returns the line of a consumer. The attributes contain the consumer's name. `None`: they do not.
+/// Returns the line of the consumer that the attributes name. `None`: the attributes name no consumer.
 fn line_of<'l>(attributes: &[&KeyValue], lines: &'l mut BTreeMap<String, Line>) -> Option<&'l mut Line> {
     let consumer = attribute(attributes, names::CONSUMER)?;
     let line = lines.entry(consumer).or_default();
