@@ -160,8 +160,8 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
     }
 
     /// Prevents further heartbeats of a delivery. Returns `true` if no heartbeat is in progress. Otherwise,
-    /// [`Self::answered`] or [`Self::expire`] later reports the end of the heartbeat or of the lease. The deadline
-    /// stays in effect.
+    /// [`Self::answered`] later returns [`Change::Stopped`] or [`Change::Lost`] for the delivery, unless its lease
+    /// expires first. The deadline stays in effect.
     pub fn stop(&mut self, id: I) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else { return true };
         match entry.beat {
