@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// Exit code of the process. Codes follow sysexits.h where that has a fitting code. `book/src/reference/exit-codes.md` lists all codes.
+/// Exit code of the process. Uses the code of sysexits.h if one fits. `book/src/reference/exit-codes.md` lists all codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {

@@ -15,11 +15,11 @@ use hostler_telemetry::traces;
 use hostler_types::channel::Channel;
 use hostler_wasm::{Definition, Dir, Grants, Loaded, Pool, Source};
 
-/// Number of sandboxes of a consumer beyond its slots. The `state-changed` hook needs one sandbox, and a sandbox that ends may
-/// overlap with the next one. Unused sandboxes cost only address space.
+/// Number of sandboxes that each consumer has in addition to those of its slots. The `state-changed` hook needs one. The others
+/// cover the time in which an ending sandbox overlaps with its successor. Unused sandboxes cost only address space.
 const SPARE_SANDBOXES: u32 = 4;
 
-/// Returns the settings of a consumer. `drain` is the time from the start of a shutdown until remaining work is stopped.
+/// Returns the settings of a consumer. `drain` is the time from the start of a shutdown until the host stops the remaining work.
 pub(super) fn spec(consumer: &config::Consumer, share: &Share, drain: Duration) -> Spec {
     Spec {
         name: consumer.name.as_str().into(),
@@ -45,8 +45,8 @@ fn policy(consumer: &config::Consumer) -> Policy {
     }
 }
 
-/// Returns the channel that a consumer needs. The redrive policy of the queue dead-letters a message two attempts later than the
-/// consumer's policy. It catches messages that crash the host.
+/// Returns the definition of a consumer's channel. The redrive policy of the queue allows two more attempts than the consumer's
+/// own policy. Therefore, the queue itself dead-letters only messages that crash the host.
 pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     ChannelSpec {
         channel: consumer.channel.clone(),
@@ -60,7 +60,8 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     }
 }
 
-/// Returns the channels that a consumer sends to. Leaves out channels that exist because a consumer of the config consumes them.
+/// Returns the channels that a consumer sends to. Leaves out channels that exist anyway, because a consumer of the config
+/// consumes them.
 pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel> {
     let is_made = |channel: &Channel| {
         config.consumers.iter().any(|other| {
@@ -96,8 +97,7 @@ fn tags(consumer: &config::Consumer) -> BTreeMap<String, String> {
     tags.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Returns the definition of a consumer's handler. `producer` sends the messages of guests. Without a producer, guests cannot
-/// send.
+/// Returns the definition of a consumer's handler. Guests send messages through `producer`. `None`: guests cannot send.
 pub(super) fn definition(
     consumer: &config::Consumer,
     source: Source,
@@ -130,10 +130,11 @@ pub(super) fn definition(
     }
 }
 
-/// Divides the machine's memory among the consumers. `loaded` contains the handlers loaded so far, in the order of the consumers.
+/// Divides the machine's memory among the consumers. `loaded` contains one element per consumer, in the order of the config. An
+/// element is `None` until the consumer's handler is loaded.
 ///
 /// # Errors
-/// The slots and sandboxes of the config do not fit into the memory: exit code 64, with the arithmetic.
+/// Exit code 64 if the slots and sandboxes of the config do not fit into the memory. The text shows the arithmetic.
 pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> exit::Result<Plan> {
     let loaded = loaded.iter().copied().chain(std::iter::repeat(None));
     let demands: Vec<_> =
@@ -156,7 +157,7 @@ fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
     }
 }
 
-/// Returns the size of the sandbox pool. The pool is large enough for every possible memory plan.
+/// Returns the size of the sandbox pool. The pool is large enough for every memory plan that [`plan`] can return.
 pub fn pool(config: &Config) -> Pool {
     Pool { sandboxes: config.consumers.iter().map(sandboxes).fold(0, u32::saturating_add) }
 }
@@ -171,7 +172,7 @@ fn sandboxes(consumer: &config::Consumer) -> u32 {
 /// Computes the maximum number of open files per sandbox.
 ///
 /// # Errors
-/// The limit of open files is too low for the slots of the config: exit code 64, with the arithmetic.
+/// Exit code 64 if the limit of open files is too low for the slots of the config. The text shows the arithmetic.
 pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
     let handles = config.consumers.iter().map(|consumer| Handles {
         sandboxes: sandboxes(consumer).into(),

@@ -9,23 +9,22 @@ use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{Broker, Change, Finding, Provisioner, Queue, QueueError};
 use hostler_types::channel::Channel;
 
-/// Returns the absolute path. Returns a path unchanged if it cannot be made absolute.
+/// Returns the absolute form of a path. If the form cannot be determined, returns the path unchanged.
 pub fn full(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns the path of the queue file if the file does not exist yet. Commands use this to warn that another folder may be
-/// intended.
+/// Returns the path of the queue file if the file does not exist yet. A command then warns the user, who may have meant another
+/// folder.
 pub fn file_to_come(config: &Config) -> Option<&Path> {
     driver(config).file(config).map(|file| file.path).filter(|path| !path.exists())
 }
 
-/// Creates the missing queues of every channel that the config consumes. Messages that are sent from now on then reach the
-/// consumers. Does nothing if the driver does not create missing channels on use, so that a producer needs no rights to other
-/// queues.
+/// Creates the missing queues of every channel that the config consumes. From then on, sent messages reach the consumers. Does
+/// nothing if the driver does not create missing resources on use. A producer then needs no rights to other queues.
 ///
 /// # Errors
-/// The error of the first channel, in the order of the config, that cannot be created.
+/// Returns the error of a channel that cannot be created. If several fail, returns the error of the first one in the config.
 pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(), QueueError> {
     if !driver(config).makes_what_is_missing(config) {
         return Ok(());
@@ -37,11 +36,11 @@ pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(
     side_by_side(declaring).await.into_iter().try_for_each(|declared| declared.ok_or_else(stopping)?)
 }
 
-/// Returns the reasons why a consumer cannot send to its reply channel or its granted channels. Empty if sending creates missing
-/// channels.
+/// Returns the reasons why a consumer cannot send to its reply channel or its granted channels. Empty if the driver creates
+/// missing channels when it sends.
 ///
 /// # Errors
-/// The lookup fails without a refusal by the service, for example because the service cannot be reached.
+/// The lookup failed for another reason than a refusal by the service. For example, the service cannot be reached.
 pub async fn unsendable(
     service: &dyn Provisioner,
     config: &Config,
@@ -69,11 +68,11 @@ pub async fn unsendable(
     Ok(missing.into_iter().map(finding).collect())
 }
 
-/// Opens the queues of all consumers, in the order of the config. Queues are opened concurrently, because each queue needs
-/// several calls in sequence.
+/// Opens the queues of all consumers concurrently, because opening one queue takes several calls in sequence. Returns the queues
+/// in the order of the config.
 ///
 /// # Errors
-/// The error of the first channel, in the order of the config, that cannot be opened.
+/// Returns the error of a channel that cannot be opened. If several fail, returns the error of the first one in the config.
 pub async fn open_all(broker: &Arc<dyn Broker>, config: &Config) -> Result<Vec<Arc<dyn Queue>>, QueueError> {
     let opening = config.consumers.iter().map(|consumer| {
         let (broker, spec) = (Arc::clone(broker), channel_spec(consumer));

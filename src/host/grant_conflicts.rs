@@ -1,8 +1,8 @@
-//! At the start, refuses grants that give guests access to the kernel's own files, or write access to files that hostler reads.
+//! Refuses dangerous grants at the start: access to the kernel's own files, and write access to files that hostler reads.
 //!
-//! Compiled code runs outside the sandbox, the config defines the rights of guests, and a file next to the health file pauses a
-//! consumer. A guest that can write to any of these files could gain all rights of hostler. Therefore, such grants are always
-//! refused.
+//! Compiled code runs outside the sandbox. The config defines the rights of guests. A file next to the health file pauses a
+//! consumer. A guest that can write to any of these files could gain all rights of hostler. Therefore, no setting permits such a
+//! grant.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ struct Protected {
     /// Config key of the path, or a description if no key exists.
     key: String,
     path: PathBuf,
-    /// Set if guests must not write to the contents either. Granted folders inside the path are then refused too.
+    /// Set if guests must not write to the contents of the path either. Granted folders inside the path are then refused too.
     is_whole: bool,
     /// Consequence of a write by a guest, for the error text.
     harm: &'static str,
@@ -35,7 +35,8 @@ impl Protected {
         Self { is_whole: true, ..self }
     }
 
-    /// Returns true if guests with write access to `folder` can reach this path, directly or through layers of overlays.
+    /// Returns true if guests with write access to `folder` can replace or change this path, directly or through a layer of an
+    /// overlay.
     fn is_reached(&self, at: &Located, folder: &Granted<'_>) -> bool {
         [&folder.at].into_iter().chain(&folder.behind).any(|folder| self.overlaps(at, folder))
     }
@@ -50,7 +51,7 @@ struct Granted<'a> {
     consumer: &'a str,
     dir: &'a DirGrant,
     at: Located,
-    /// Paths of the same folder in the overlay layers that receive its writes.
+    /// Paths of the same folder in the upper layers of overlays. Writes to the folder change these layers.
     behind: Vec<Located>,
 }
 
@@ -88,8 +89,9 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
     }
 }
 
-/// Refuses a config that lets guests write to the embedded queue. For commands that open the queue and start no guests. A guest
-/// could replace the queue file by a symbolic link, and the command would then create a queue at the link's target.
+/// Refuses a config that lets guests write to the embedded queue. Commands call this function if they open the queue but start no
+/// guests. Otherwise, a guest could replace the queue file with a symbolic link. The command would then create a queue at the
+/// target of the link.
 ///
 /// # Errors
 /// As [`check_grants`].
@@ -118,13 +120,13 @@ fn granted<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Gran
     })
 }
 
-/// Returns the locations of a file or folder in layers of overlays. With `Which::Read`, also those of the entries that lead to
-/// it.
+/// Returns the locations that a file or folder has in layers of overlays. With [`Which::Read`], also returns the locations of the
+/// directory entries that lead to the file or folder.
 fn in_layers(at: &Located, mounts: &Mounts, which: Which) -> Vec<Located> {
     overlays::others(&at.trail, mounts, which).iter().map(|path| Located::find(path, mounts)).collect()
 }
 
-/// Returns the error text for a writable folder if the mounts do not show where the root folder is.
+/// Returns the error text for a granted writable folder. Used if the mounts do not show where the root folder of this process is.
 fn unknown_root(Granted { consumer, dir, .. }: &Granted<'_>) -> String {
     format!(
         "consumers.{consumer}.allow.dirs lets guests write to `{}`, but the mounts of this process do not say where its root folder \
@@ -170,8 +172,8 @@ fn overlap(folder: &Granted<'_>, Protected { key, path, harm, .. }: &Protected) 
     )
 }
 
-/// Returns an error for each granted folder inside this writable folder. A guest could replace the inner folder by a symbolic
-/// link to any folder.
+/// Returns an error for each granted folder inside this writable folder. A guest could replace the inner folder with a symbolic
+/// link to any other folder.
 fn grants_within(grants: &[Granted<'_>], folder: &Granted<'_>) -> Vec<String> {
     let within = grants.iter().filter(|grant| grant.at.passes(&folder.at));
     let text = |Granted { consumer: name, dir, .. }: &Granted<'_>| {
@@ -201,7 +203,8 @@ const CONFIG: &str = "a guest could grant itself anything for the next start";
 const HEALTH: &str = "a guest could forge the health of every consumer, pause it, and cancel its messages";
 const QUEUE: &str = "a guest could read, change and remove every message";
 
-/// Lists everything that hostler reads and trusts. `variable` looks up an environment variable. `file` is the path of the config.
+/// Lists all files and folders that hostler reads and trusts. `variable` looks up an environment variable. `file` is the path of
+/// the config.
 fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Protected> {
     let health_file = &config.host.health_file;
     let mut all = vec![
@@ -212,7 +215,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
     all.extend(configs(file).into_iter().map(|file| Protected::new("--config", file, CONFIG)));
     all.extend(queue_files(config));
-    // A guest that can write to the SDK's files could make the SDK run a program, by `credential_process`.
+    // By `credential_process`, these files can make the SDK run a program. Therefore, guests must not write to them.
     all.extend(
         aws_files(config, &variable)
             .map(|(name, path)| Protected::new(name, path, "the AWS SDK runs programs named there")),
@@ -226,7 +229,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all
 }
 
-/// Returns the file of the queue and its companion files. Empty if the driver stores no file.
+/// Returns the file that stores the queue, and its companion files. Empty if the driver stores no file.
 fn queue_files(config: &Config) -> impl Iterator<Item = Protected> {
     driver(config).file(config).into_iter().flat_map(|file| {
         [""].iter().chain(file.companions).map(move |end| {
@@ -237,8 +240,8 @@ fn queue_files(config: &Config) -> impl Iterator<Item = Protected> {
     })
 }
 
-/// Returns the handlers and hooks that are read from files. Leaves out pinned files, because a changed file is detected by its
-/// digest.
+/// Returns the handlers and hooks that hostler reads from files. Leaves out pinned files, because hostler refuses a pinned file
+/// whose digest has changed.
 fn code(config: &Config) -> impl Iterator<Item = Protected> + '_ {
     config.consumers.iter().flat_map(|consumer| {
         let handler = consumer.sha256.is_none().then_some(&consumer.handler);
@@ -252,7 +255,8 @@ fn code(config: &Config) -> impl Iterator<Item = Protected> + '_ {
     })
 }
 
-/// Returns the path of the config, and the paths of files that would take precedence at the next start if they existed.
+/// Returns the path of the config. Also returns the usual config paths of higher precedence, because a file there would replace
+/// the config at the next start.
 fn configs(file: Option<&Path>) -> Vec<&Path> {
     let usual = USUAL_PLACES.map(Path::new);
     let Some(file) = file else { return usual.into() };
@@ -262,7 +266,7 @@ fn configs(file: Option<&Path>) -> Vec<&Path> {
     }
 }
 
-/// Returns the AWS SDK's files that exist. If the config uses AWS, also returns missing files that the SDK would read.
+/// Returns the config file and the credentials file of the AWS SDK. If the config does not use AWS, leaves out missing files.
 fn aws_files(
     config: &Config,
     variable: &impl Fn(&str) -> Option<PathBuf>,
@@ -270,7 +274,7 @@ fn aws_files(
     let home = variable("HOME");
     let file = |name: &'static str, of_home: &str| {
         let named = variable(name).filter(|path| path != Path::new(""));
-        // The SDK itself expands a leading `~`, if the shell did not.
+        // If the shell did not expand a leading `~`, the SDK itself expands it.
         let named = named.map(|path| match (path.strip_prefix("~"), &home) {
             (Ok(below), Some(home)) => home.join(below),
             _ => path,
@@ -294,7 +298,7 @@ fn folder_of(file: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Returns the protected paths by key, for these additional lines of config and this home folder.
+    /// Returns the protected paths, each with its key. `more` is appended to the config, and `home` is the home folder.
     fn found(more: &str, file: Option<&str>, home: &Path) -> Vec<(String, PathBuf)> {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("hostler.toml");

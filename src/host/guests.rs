@@ -1,8 +1,9 @@
-//! Runtimes of guests: one set for each consumer with granted folders, and one set for all other consumers.
+//! Runtimes of guests. Each consumer with granted folders has its own set of runtimes. All other consumers share one set.
 //!
-//! After a thread has been restricted to certain files, the thread can never access others. Therefore, each consumer with folders
-//! has separate threads. Even native code of a guest on such a thread cannot access the folders of another consumer. A file
-//! operation that hangs blocks its thread until the process ends, but the thread belongs to one consumer only.
+//! After a thread has been restricted to certain files, the thread can never access others. Therefore, consumers with folders do
+//! not share threads. Even native code of a guest on such a thread cannot access the folders of another consumer. A file
+//! operation that hangs blocks its thread until the process ends. The blocked thread belongs to one consumer, so other consumers
+//! lose no thread.
 
 use std::io;
 
@@ -12,16 +13,17 @@ use super::resources::{Machine, SLOTS, Threads, TooFewProcesses};
 use hostler_config::{Config, Consumer};
 use hostler_handler::{Beyond, Pools};
 
-/// Number of polls of guests between two checks of timers and connections in the fast pool. Each poll may last one epoch tick and
-/// thus delay the deadlines of hooks and the timers of guests. In this pool, few polls last that long. A check costs a tenth of
+/// Number of guest polls between two checks of timers and connections in the fast pool. Each poll can last one epoch tick.
+/// Meanwhile, deadlines of hooks and timers of guests are late. In this pool, few polls last that long. A check costs a tenth of
 /// the work of a small guest.
 const FAST_POLLS_PER_LOOK: u32 = 16;
 
-/// Number of polls between two checks in the background pool, where every poll lasts a whole epoch tick.
+/// Number of guest polls between two checks in the background pool. In this pool, every poll lasts a whole epoch tick.
 const BACKGROUND_POLLS_PER_LOOK: u32 = 4;
 
-/// Maximum number of file threads of each runtime of a consumer with folders. A consumer with more slots than this gets one file
-/// thread per slot. More threads would not make a disk faster. The maximum bounds the threads that hanging operations can block.
+/// Maximum number of file threads of each runtime, for a consumer with folders and at most this many slots. A consumer with more
+/// slots gets one file thread per slot. More threads would not make a disk faster. The maximum limits the number of threads that
+/// hanging file operations can block.
 const FILES: usize = 64;
 
 /// All runtimes on which guests run.
@@ -41,7 +43,8 @@ pub struct Shared {
 }
 
 impl Guests {
-    /// Starts the runtimes. All consumers share one set if the process limit is too low for a set per consumer with folders.
+    /// Starts the runtimes. If the process limit is too low for a separate set per consumer with folders, all consumers share one
+    /// set.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -78,8 +81,8 @@ impl Guests {
         self.sets.iter().map(of).collect()
     }
 
-    /// Shuts the runtimes down. Does not wait for blocked host calls, such as a read from a pipe, because their guests have
-    /// ended.
+    /// Shuts the runtimes down. Does not wait for blocked host calls, such as a read from a pipe. The guests of these calls have
+    /// already ended.
     pub fn shut_down(self) {
         let all = self.sets.into_iter().flat_map(|set| [Some(set.first), set.others, set.background]);
         all.flatten().for_each(Runtime::shutdown_background);
@@ -91,12 +94,14 @@ pub fn sets(consumers: &[Consumer]) -> usize {
     groups(consumers).len()
 }
 
-/// Returns the shortage if the process limit is too low for a set per consumer with folders. All consumers then share one set.
+/// Returns the shortage if the process limit is too low for a separate set per consumer with folders. All consumers then share
+/// one set.
 pub fn too_few_processes(config: &Config, machine: &Machine) -> Option<TooFewProcesses> {
     TooFewProcesses::of(machine, sets(&config.consumers))
 }
 
-/// Groups the indexes of consumers by set of runtimes. Each consumer with folders forms a group of one.
+/// Groups the consumers by set of runtimes. Each group contains indexes into `consumers`. Each consumer with folders forms its
+/// own group.
 fn groups(consumers: &[Consumer]) -> Vec<Vec<usize>> {
     let places = |wanted: bool| {
         let fits = move |(_, consumer): &(usize, &Consumer)| has_folders(consumer) == wanted;
@@ -111,8 +116,8 @@ fn has_folders(consumer: &Consumer) -> bool {
     !consumer.allow.dirs.is_empty()
 }
 
-/// Returns the thread counts for the set of a single consumer: at most one thread per slot, plus one for the `state-changed`
-/// hook.
+/// Returns the thread counts for the set of a single consumer. More guest threads than slots, plus one for the `state-changed`
+/// hook, would be idle.
 fn of_one(consumer: &Consumer, threads: Threads) -> Threads {
     let slots = consumer.concurrency.unwrap_or(SLOTS).saturating_add(1);
     Threads {
@@ -129,7 +134,7 @@ struct Set {
     consumers: Vec<usize>,
     /// First thread of the fast pool.
     first: Runtime,
-    /// Other threads of the fast pool. `None`: the pool has one thread, or there is no background pool.
+    /// Remaining threads of the fast pool. `None`: the pool has only one thread, or no background pool exists.
     others: Option<Runtime>,
     /// Background pool. `None`: no threads are available for it.
     background: Option<Runtime>,

@@ -11,14 +11,14 @@ use hostler_wasm::cache::Cache;
 use hostler_wasm::fetch::{FetchError, Fetcher, Options, Reference, Wanted};
 use hostler_wasm::{Definition, Fetched, Source};
 
-/// Opens the cache of compiled handlers that the config names. `None`: no cache is configured, or the cache is unusable. The
-/// reason is logged.
+/// Opens the cache of compiled handlers that the config names. `None`: the config names no cache, or the cache is unusable. The
+/// log states the reason.
 pub fn cache(config: &Config) -> Option<Arc<Cache>> {
     config.host.cache_dir.as_deref().and_then(Cache::open)
 }
 
-/// Fetches the handlers and hooks of the consumers and returns the definitions. `producer` sends the messages of guests. Without
-/// a producer, guests cannot send.
+/// Fetches the handlers and hooks of the consumers. Returns the definitions, in the order of `consumers`. Guests send messages
+/// through `producer`. `None`: guests cannot send.
 pub async fn definitions(
     config: &Config,
     consumers: &[Consumer],
@@ -39,8 +39,8 @@ pub async fn definitions(
     consumers.iter().map(define).collect()
 }
 
-/// Collects results into all values or one failure. The exit code is that of the first permanent error. If all errors may be
-/// temporary, the exit code is that of the first error.
+/// Returns all values, or one failure if any result is an error. The failure has the exit code of the first permanent error. If
+/// all errors may be temporary, the failure has the exit code of the first error.
 ///
 /// # Errors
 /// One failure with the texts of all errors.
@@ -61,7 +61,7 @@ pub fn all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
 /// Fetches a handler that the command line names. `config` provides the AWS settings.
 ///
 /// # Errors
-/// Exit code 65 for an invalid reference or an invalid file, 69 for errors that may be temporary.
+/// Exit code 65 if the reference or the file is invalid. Exit code 69 if the error may be temporary.
 pub async fn fetch(text: &str, config: Option<&Config>, cache: Option<Arc<Cache>>) -> Result<Source> {
     let reference: Reference = text.parse().map_err(|error| Failure::new(Exit::BadHandler, error))?;
     let fetcher = Fetcher::new(config.map(options).unwrap_or_default(), cache);
@@ -73,7 +73,7 @@ fn options(config: &Config) -> Options {
     Options { region: sqs.region.clone(), endpoint_url: sqs.endpoint_url.clone(), ..Options::default() }
 }
 
-/// Returns the remote reference to fetch. `None`: the handler is a local file.
+/// Returns the remote reference to fetch. `None`: the handler is a local file, which needs no fetch.
 fn wanted(handler: &HandlerRef, sha256: Option<[u8; 32]>) -> Result<Option<Wanted>> {
     match handler {
         HandlerRef::Path(_) => Ok(None),

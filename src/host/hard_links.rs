@@ -1,4 +1,5 @@
-//! Searches for other names of a file. A guest can change a file through a hard link in a writable folder.
+//! Searches for other names (hard links) of a file. A guest can change a file if another name of the file is in a folder that the
+//! guest can write to.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::located::{Identity, identity};
 
-/// Maximum number of directory entries that a search examines. Protected files with several names are rare, and granted folders
-/// of this size are rarer.
+/// Maximum number of directory entries that a search examines. A search starts only if a protected file has several names, which
+/// is rare. Granted folders with this many entries are rarer still.
 const MOST: usize = 100_000;
 
 /// Result of a search for another name of a file.
@@ -21,8 +22,8 @@ pub(super) enum Search {
     Unfinished,
 }
 
-/// Returns the identity of the file at this path if the file has several names. `None`: a file with one name, a folder, or no
-/// file.
+/// Returns the identity of the file at this path if the file has several names. `None`: the file has one name, the path is a
+/// folder, or no file exists.
 pub(super) fn linked(path: &Path) -> Option<Identity> {
     let metadata = fs::metadata(path).ok()?;
     (metadata.is_file() && metadata.nlink() > 1).then(|| identity(&metadata))

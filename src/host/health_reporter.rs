@@ -1,5 +1,5 @@
-//! The reporter: writes the health file at each tick of the control thread and at every change of state, and looks for what
-//! operators have put beside it.
+//! Health reporter. Writes the health file at every change of state, and otherwise more than once per [`TICK`]. At each write,
+//! also checks for files next to the health file by which operators pause a consumer or send a request.
 
 use std::io;
 use std::path::Path;
@@ -18,13 +18,13 @@ use hostler_health::{
     self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rival, Rivals, TICK,
 };
 
-/// Minimum interval between two reports after changes of state. A busy consumer changes its state thousands of times a second.
+/// Minimum interval between two reports after changes of state. A busy consumer can change its state thousands of times a second.
 const SPACING: Duration = Duration::from_millis(50);
 
 /// Minimum interval between two checks for paused consumers.
 const LOOKING: Duration = Duration::from_millis(500);
 
-/// Maximum wait for the last report at the end of the process. A hanging file system must not keep the process alive.
+/// Maximum time to wait for the last write at the end of the process. A hanging file system must not keep the process alive.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 
 /// A consumer that the health file reports.
@@ -36,13 +36,13 @@ pub(super) struct Watched {
     pub(super) board: StatusHandle,
     /// Sends `true` while the consumer is paused.
     pub(super) pause: watch::Sender<bool>,
-    /// Asks it for an operator.
+    /// Sends the requests of operators to the consumer.
     pub(super) requests: Requests,
 }
 
-/// Writes the health file, and looks for pauses and requests, until it is stopped.
+/// Writes the health file until stopped. Also checks for pauses and requests of operators.
 ///
-/// Reports are created on the control thread. Therefore, the file goes stale if the control thread is stuck. A separate thread
+/// The control thread creates the reports. Therefore, the file becomes stale if the control thread hangs. A separate thread
 /// writes the reports. Therefore, a slow disk does not delay the control thread.
 pub(super) struct HealthReporter {
     stop: CancellationToken,
@@ -52,8 +52,8 @@ pub(super) struct HealthReporter {
 }
 
 impl HealthReporter {
-    /// Checks for paused consumers, starts the health thread, and sends the first report. The check comes first, so that a
-    /// consumer that starts paused receives no message. Must be called within the control runtime.
+    /// Checks for paused consumers, starts the health thread, and sends the first report. The check comes first. Therefore, a
+    /// consumer that is paused at the start receives no message. Must be called within the control runtime.
     pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
         let file = HealthFile::new(path);
         warn_of_another_host(path);
@@ -74,15 +74,16 @@ impl HealthReporter {
             let mut clock = Clock::start();
             let mut tick = || {
                 let report = clock.report(|clock| consumers.iter().map(|watched| describe(watched, clock)).collect());
-                // If the disk is still busy with the last report, this report is dropped. The next tick sends a newer report.
+                // If the health thread is still writing the last report, this report is dropped. The next tick sends a newer
+                // report.
                 let _ = reports.try_send(report);
             };
             loop {
                 tick();
                 tokio::select! {
                     () = stopped.cancelled() => break,
-                    // The jitter keeps hosts that share the file by mistake out of step. The health check can then see a report
-                    // of each host.
+                    // If two hosts share the file by mistake, the jitter makes them write at different times. The health check
+                    // can then see a report of each host.
                     () = tokio::time::sleep((TICK / 2).mul_f64(1.0 - 0.2 * fastrand::f64())) => {}
                     () = transitions.notified() => tokio::time::sleep(SPACING).await,
                 }
@@ -104,8 +105,8 @@ impl HealthReporter {
     }
 }
 
-/// Logs an error if another host writes this health file. Two hosts with the same file hide each other: `top`, `pause` and the
-/// health check see only the host that wrote last.
+/// Logs an error if another host writes this health file. Each of the two hosts overwrites the reports of the other. `top`,
+/// `pause` and the health check then see only the host that wrote last.
 fn warn_of_another_host(path: &Path) {
     if let Some(pid) = health::other_writer(path) {
         log_another_host(pid, path);
@@ -129,7 +130,7 @@ fn log_made_up(path: &Path) {
     );
 }
 
-/// Watches the pause files of consumers and signals changes to the consumers.
+/// Watches the pause files of consumers. Tells a consumer when its pause begins or ends.
 struct PauseWatch {
     pauses: Pauses,
     consumers: Vec<(String, watch::Sender<bool>)>,
@@ -157,7 +158,7 @@ impl PauseWatch {
                 Err(error) => fault = Some(error),
             }
         }
-        // Earlier pauses stay in force until the folder can be read again.
+        // If the folder cannot be read, the last known pauses remain in force.
         if let (Some(error), false) = (&fault, self.failing) {
             tracing::warn!(%error, "cannot read which consumers to pause");
         }
@@ -185,7 +186,7 @@ fn write_all(
                 failing = false;
                 rivals.wrote(&report);
             }
-            // The file goes stale, and the health check reports this. The log states the reason once per series of failures.
+            // The file becomes stale, and the health check reports that. Logs the reason once per series of failures.
             Err(error) if !failing => {
                 tracing::error!(%error, "cannot write the health file");
                 failing = true;

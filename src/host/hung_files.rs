@@ -1,8 +1,8 @@
 //! Detects hanging file operations that block all file threads of a consumer, and logs a warning.
 //!
-//! Some file operations never return, for example on a FIFO without a writer or on a network file system that does not respond.
-//! Each of them blocks its thread until the process ends, because the kernel cannot cancel it. The guest is stopped nevertheless.
-//! If all file threads are blocked, later file operations wait.
+//! Some file operations never return. Examples are a read from a FIFO without a writer, and access to a network file system that
+//! does not respond. Such an operation blocks its thread until the process ends, because the kernel cannot cancel the operation.
+//! hostler can still stop the guest. If all file threads are blocked, later file operations wait.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use hostler_config::Config;
 /// Interval between two checks.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum time that a file operation may wait for a thread before a warning is logged.
+/// Maximum time for which a file operation may wait for a thread. After this time, hostler logs a warning.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Watches the runtimes of each consumer with folders, until the returned set is dropped.
+/// Starts a watch over the runtimes of each consumer with folders. The watch ends when the returned set is dropped.
 pub(super) fn watch(config: &Config, shared: &[Shared]) -> JoinSet<()> {
     let mut watching = JoinSet::new();
     for Shared { consumers, runtimes, files, .. } in shared {
@@ -40,7 +40,8 @@ async fn watch_one(consumer: String, runtime: Handle, threads: usize) {
     loop {
         sleep(INTERVAL).await;
         let (queue, queued) = oneshot::channel();
-        // Spawned from a worker thread, because a new thread inherits the restrictions of the thread that starts it.
+        // Starts the operation from a restricted worker thread. The file thread that runs the operation inherits the restrictions
+        // if it is new.
         let mut operation = runtime.spawn(async move {
             let operation = spawn_blocking(|| ());
             let _ = queue.send(());

@@ -1,5 +1,5 @@
-//! Metrics of the host: starts the metrics, wraps the consumers' queues so that their calls are measured, counts the messages of
-//! each queue at intervals, and measures delays of the control thread. Without exporters, nothing of this runs.
+//! Metrics of the host. Starts the metrics, measures the calls to the consumers' queues, counts the messages of each queue at
+//! intervals, and measures delays of the control thread. Does none of this if the config enables no exporter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use hostler_telemetry::metrics::{
 };
 use hostler_types::channel::Channel;
 
-/// Interval between two counts of the queues. The interval is short enough for autoscaling. On SQS, the calls for one channel
-/// cost a few cents per month.
+/// Interval between two counts of the queues, short enough for autoscaling. On SQS, the calls for one channel cost a few cents
+/// per month.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// Maximum duration of one count.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Interval between two ticks of the control thread. The delay of each tick is measured.
+/// Interval between two ticks of the control thread. Each tick measures its own delay.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Running metrics and the tasks that feed them. Dropping this value stops both.
@@ -49,7 +49,7 @@ impl Instrumentation {
     /// Starts the configured metrics. `None`: no exporter is enabled.
     ///
     /// # Errors
-    /// Exit code 64 for an invalid setting, 70 if a thread cannot be started.
+    /// Exit code 64 if a setting is invalid. Exit code 70 if a thread cannot be started.
     pub(super) fn start(exporters: Exporters, config: &Config, resource: &Resource) -> Result<Option<Self>> {
         let system = super::driver(config).system();
         let consumers = config.consumers.iter().map(|consumer| {
@@ -65,8 +65,8 @@ impl Instrumentation {
         self.metrics.consumer(place)
     }
 
-    /// Starts to observe the status and the queue of each consumer, and starts the tick. Must be called within the control
-    /// runtime.
+    /// Starts to observe the status and the queue of each consumer, and to measure delays of the control thread. Must be called
+    /// within the control runtime.
     pub(super) fn watch(
         &mut self,
         config: &Config,
@@ -94,7 +94,7 @@ impl Instrumentation {
     }
 }
 
-/// Wraps a consumer's queue so that its calls are measured. Without metrics, returns the queue unchanged.
+/// Wraps a consumer's queue to measure its calls. If `metrics` is `None`, returns the queue unchanged.
 pub(super) fn queue(queue: Arc<dyn Queue>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Queue> {
     match metrics {
         Some(metrics) => Arc::new(MeteredQueue::new(queue, metrics.clone())),
@@ -102,8 +102,8 @@ pub(super) fn queue(queue: Arc<dyn Queue>, metrics: Option<&ConsumerMetrics>) ->
     }
 }
 
-/// Wraps the queue service for a consumer's replies and guests so that its calls are measured. Without metrics, returns the
-/// service unchanged.
+/// Wraps the queue service to measure the calls for a consumer's replies and for messages from its guests. If `metrics` is
+/// `None`, returns the service unchanged.
 pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>) -> Arc<dyn Broker> {
     match metrics {
         Some(metrics) => Arc::new(MeteredBroker::new(Arc::clone(broker), metrics.clone())),
@@ -111,8 +111,8 @@ pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>
     }
 }
 
-/// Counts the messages of each queue, forever. A queue that cannot be read leaves no gap in the data of the others, because each
-/// queue is read by a separate call.
+/// Counts the messages of each queue at intervals, forever. Reads each queue by a separate call. Therefore, an unreadable queue
+/// does not affect the counts of others.
 async fn look(service: Arc<dyn Admin>, queues: Vec<(Channel, ConsumerMetrics)>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,7 +1,7 @@
-//! Detects granted folders in which the kernel exposes the machine and the process as files. Guests may not read `/proc` and may
-//! not write to any of these folders.
+//! Detects granted folders in which the kernel exposes the machine or the process as files. Guests must not read `/proc`, and
+//! must not write to any folder of this kind.
 //!
-//! `/proc/self/mem` is the memory of hostler including its code, and `/proc/self/environ` contains its secrets. Writing to
+//! `/proc/self/mem` is the memory of hostler, including its code. `/proc/self/environ` contains hostler's secrets. A write to
 //! `/sys`, the cgroups or `/dev` changes the machine.
 
 use std::path::Path;
@@ -31,7 +31,8 @@ impl Harm {
         })
     }
 
-    /// Classifies a folder by the file system type number of statfs(2), which is available even if `mountinfo` cannot be read.
+    /// Classifies a folder by the type number of its file system. statfs(2) returns this number even if `mountinfo` cannot be
+    /// read.
     fn of_number(number: i64) -> Option<Self> {
         Some(match number {
             0x9fa0 => Self::Read,
@@ -46,10 +47,11 @@ impl Harm {
     }
 }
 
-/// Returns the reason to refuse a folder in this mode: the kind of folder, and the harm. `None`: the folder may be granted.
+/// Returns the reason to refuse a grant of this folder in this mode: the kind of the folder, and the harm that a guest could do.
+/// `None`: the folder may be granted.
 pub(super) fn refusal(folder: &Path, mode: DirMode, mounts: &Mounts) -> Option<String> {
     let end = Trail::of(folder).end;
-    // Uses the nearest existing ancestor, because a writable folder may be created later.
+    // A writable folder may not exist yet. Therefore, uses its nearest existing ancestor.
     #[allow(clippy::unnecessary_cast, reason = "its type is another one on some architectures")]
     let number = end.ancestors().find_map(|folder| statfs(folder).ok()).map(|found| found.f_type as i64);
     let own = number.and_then(Harm::of_number);

@@ -1,5 +1,5 @@
-//! A runtime that fetches and loads handlers and stops before guests run. Its threads have access rights that the threads of
-//! guests must not have.
+//! Runtime that fetches and loads handlers. Stops before any guest runs, because its threads have access rights that guests must
+//! not have.
 
 use std::io;
 

@@ -1,5 +1,6 @@
-//! A path with all data needed to detect overlaps with another path: the entries that lead to the path, the file systems that
-//! contain the entries, and the identities of the folders above them. Each kind of data reveals overlaps that the others miss.
+//! A path with the data that is needed to detect an overlap with another path: the directory entries that lead to the path, the
+//! file systems that contain the entries, and the identities of the folders above the entries. Each of these three finds overlaps
+//! that the others miss.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -9,7 +10,7 @@ use std::path::Path;
 use super::mounts::{Mounts, Place};
 use super::trail::Trail;
 
-/// Device and inode number. All names of a file or folder have the same identity.
+/// Device number and inode number of a file or folder. All names of the same file have the same identity.
 pub(super) type Identity = (u64, u64);
 
 /// Returns the identity from this metadata.
@@ -21,7 +22,7 @@ pub(super) fn identity(metadata: &Metadata) -> Identity {
 pub(super) struct Located {
     /// Entries on the path, and the real path at the end.
     pub(super) trail: Trail,
-    /// Identities of the folders that contain the entries, and of all folders above. Missing folders are left out.
+    /// Identities of the folders that contain the entries, and of all folders above them. Leaves out missing folders.
     folders: BTreeSet<Identity>,
     /// Places of the folders that contain the entries.
     holders: Vec<Place>,
@@ -49,8 +50,8 @@ impl Located {
         }
     }
 
-    /// Returns true if an entry on the way to this path is in `folder`. A guest that can write to `folder` can replace the entry
-    /// with a symbolic link.
+    /// Returns true if `folder` contains a directory entry that leads to this path. A guest that can write to `folder` can
+    /// replace the entry with a symbolic link.
     pub(super) fn passes(&self, folder: &Self) -> bool {
         self.trail.passes(&folder.trail.end)
             || folder.identity.is_some_and(|identity| self.folders.contains(&identity))
@@ -110,7 +111,7 @@ mod tests {
         assert!(find("later/cache").passes(&find("later")));
     }
 
-    /// Returns mounts in which `shut` also shows the folder `root` of the tree, for example `data`.
+    /// Returns mounts in which `shut` also shows another folder of the tree. `root` is that folder, for example `data`.
     fn mounted(real: &Path, root: &str) -> Mounts {
         let (top, shut, root) = (real.display(), real.join("shut"), real.join(root));
         Mounts::parse(&format!(

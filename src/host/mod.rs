@@ -1,4 +1,4 @@
-//! Host process: runs `hostler run` from the first signal handler to the exit code.
+//! Host process. Runs `hostler run` from the installation of signal handlers to the exit code.
 
 mod assemble;
 mod connect;
@@ -65,15 +65,15 @@ use loading::Loading;
 use resources::{FilePlan, Machine, Threads};
 use signals::Signals;
 
-/// Maximum part of `shutdown_grace` that is reserved for settling work after the drain deadline has stopped it. The reserve is at
-/// most a fifth of the grace.
+/// Maximum part of `shutdown_grace` that is reserved for settling. At the drain deadline, hostler stops the remaining work, and
+/// then settles it. The reserve is at most a fifth of the grace.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// Maximum wait for the export of the last spans at the end of the process. The grace limits this wait too.
+/// Maximum time to wait for the export of the last spans at the end of the process. The wait also ends with the grace.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Returns a token that the first SIGTERM or SIGINT cancels, with a notice on standard error. The second signal ends the process
-/// immediately with exit code 128 + signal number.
+/// Returns a token that the first SIGTERM or SIGINT cancels. The first signal also prints a notice on standard error. The second
+/// signal ends the process immediately with exit code 128 + signal number.
 ///
 /// # Errors
 /// The signal handlers cannot be installed.
@@ -81,25 +81,26 @@ pub fn stop_on_signal() -> std::io::Result<CancellationToken> {
     Signals::install(Some("finishing what is under way; Ctrl-C again ends at once")).map(|signals| signals.drain)
 }
 
-/// Makes writes beyond the file size limit (`ulimit -f`) fail instead of ending the process.
+/// Makes a write beyond the file size limit (`ulimit -f`) return an error. By default, such a write ends the process.
 pub fn outlive_size_limit() {
     signals::outlive_size_limit();
 }
 
-/// Makes the process exit with code 70, instead of a signal, when an allocation exceeds the memory limit of the process itself.
+/// Makes the process exit with code 70 when an allocation exceeds the memory limit of the process itself. By default, a signal
+/// would end the process.
 pub fn exit_without_memory() {
     signals::exit_without_memory(Exit::Internal as u8);
 }
 
-/// Returns the time from the start of a drain until the remaining work is stopped.
+/// Returns the time from the start of a drain until the host stops the remaining work.
 fn until_stop(grace: Duration) -> Duration {
     grace - SETTLING.min(grace / 5)
 }
 
-/// Runs all consumers until a signal stops the host. `file` is the path of the config, if the user named one.
+/// Runs all consumers until a signal stops the host. `file` is the path of the config if the user named one.
 ///
 /// # Errors
-/// Any reason why the host cannot start, with the exit code that the book documents.
+/// The host cannot start. The book documents the exit code for each reason.
 pub fn run(file: Option<&Path>) -> Result {
     // Must come first: PID 1 ignores every signal without a handler.
     let signals =
@@ -107,7 +108,7 @@ pub fn run(file: Option<&Path>) -> Result {
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
     let machine = Machine::measure();
     let files = file_plan(&loaded.config)?;
-    // Must come before any other thread starts, because new threads inherit the restrictions.
+    // Must run before any other thread starts, because new threads inherit the restrictions.
     let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config, &machine));
     let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
     machine.try_threads(threads.least())?;
@@ -141,7 +142,7 @@ pub fn run(file: Option<&Path>) -> Result {
     let (pools, shared, loading_blocking) = (guests.pools(), guests.shared(), threads.control_blocking);
     let host =
         Host { hardening, shared, loading_blocking, log, ..Host::new(loaded.config, machine, files, signals, pools) };
-    // Dropping a runtime waits for all blocking calls. Therefore, a panic must not unwind past the runtimes.
+    // Dropping a runtime waits for all its blocking calls. Therefore, a panic must not unwind through the runtimes.
     let result = panic::catch_unwind(AssertUnwindSafe(|| control.block_on(host.run(exporters))));
     guests.shut_down();
     control.shutdown_background();
@@ -176,16 +177,16 @@ struct Host {
     /// Runtimes for the guests of each consumer, in the order of the config.
     guests: Vec<Pools>,
     hardening: Option<Hardening>,
-    /// Runtimes of guests, with their consumers. Their threads are restricted after all handlers are loaded.
+    /// Runtimes of guests, with their consumers. After all handlers are loaded, the threads of these runtimes are restricted.
     shared: Vec<Shared>,
     /// Maximum number of blocking threads while handlers are fetched and loaded.
     loading_blocking: usize,
-    /// The format of the log.
+    /// Format of the log.
     log: LogFormat,
     boards: Vec<StatusHandle>,
     /// For each consumer, sends true while the consumer is paused.
     pauses: Vec<watch::Sender<bool>>,
-    /// For each consumer, the way of an operator's requests to it.
+    /// For each consumer, sends the requests of operators to the consumer.
     requests: Vec<Requests>,
     transitions: Arc<Notify>,
     /// Notified when a consumer may have become busy or idle.
@@ -257,7 +258,7 @@ impl Host {
         for warning in assemble::unused(&self.config) {
             tracing::warn!("{warning}");
         }
-        // Before any connection, refuses a config whose memory demand exceeds the limit even without the handlers.
+        // Refuses a config before any connection if its memory demand exceeds the limit even without the handlers.
         plan(&self.config, &self.machine, &[])?;
         let metadata = async { Ok(self.ecs.metadata(self.log).await) };
         let (service, metadata) = tokio::try_join!(driver(&self.config).connect(&self.config), metadata)?;
@@ -325,8 +326,8 @@ impl Host {
         if fatal.is_empty() { Ok(()) } else { Err(Failure::new(Exit::QueueUnreachable, fatal.join("; "))) }
     }
 
-    /// Starts the export of spans. `None`: the config has no endpoint, or the export cannot start. Export failures never block
-    /// message processing.
+    /// Starts the export of spans. `None`: the config has no endpoint, or the export cannot start. In both cases, messages are
+    /// processed without spans.
     fn traces(&self, resource: &Resource) -> Option<Traces> {
         let endpoint = self.config.telemetry.otlp_endpoint.as_deref()?;
         Traces::start(endpoint, resource).unwrap_or_else(|error| {
@@ -364,14 +365,14 @@ impl Host {
             });
             loaded.collect()
         };
-        // Compiling can take long, and must not delay a signal or the health file.
+        // Compiling can take long. A separate thread compiles, so that signals and the health file are not delayed.
         match loading.on.spawn_blocking(load).await {
             Ok(loaded) => loaded,
             Err(error) => Err(internal(format!("loading the handlers failed: {error}"))),
         }
     }
 
-    /// Fetches remote handlers on the loading runtime, because hashing and TLS would delay the health file on the control thread.
+    /// Fetches remote handlers on the loading runtime. On the control thread, hashing and TLS would delay the health file.
     /// Dropping the future cancels all fetches.
     async fn fetch_handlers(&self, loading: &Loading, cache: Option<Arc<Cache>>) -> Result<Vec<Result<Definition>>> {
         let config = self.config.clone();
@@ -384,7 +385,7 @@ impl Host {
         }
     }
 
-    /// Runs the consumers until a signal or an ending consumer starts the drain. Drains, and returns the exit code.
+    /// Runs the consumers until a signal arrives or a consumer ends. Then drains all consumers, and returns the exit code.
     async fn consume(&self, Started { consumers, instrumentation }: Started) -> Result {
         let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
         let traces = consumers.first().and_then(|consumer| consumer.traces.clone());
@@ -462,8 +463,8 @@ impl Host {
     }
 }
 
-/// Drains the consumers. Shortly before the end of the grace, stops the remaining work, so that its messages can be released in
-/// time. Returns the totals, true if all consumers ended within the grace, and true if a consumer panicked.
+/// Drains the consumers. Stops the remaining work shortly before the end of the grace, to leave time to release its messages.
+/// Returns the total counts, true if all consumers ended within the grace, and true if a consumer panicked.
 async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, grace: Duration) -> (Summary, bool, bool) {
     let end = Instant::now() + grace;
     let stop_at = Instant::now() + until_stop(grace);
@@ -505,7 +506,7 @@ fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &m
     }
 }
 
-/// Converts a queue error to the failure of a command that cannot continue without the queue.
+/// Converts a queue error to a failure. For commands that cannot continue without the queue.
 impl From<QueueError> for Failure {
     fn from(error: QueueError) -> Self {
         Self::new(Exit::QueueUnreachable, error)

@@ -1,5 +1,5 @@
-//! Mounts of this process. A mount maps a path to a file system and a path within that file system. The same folder may be
-//! mounted at several points. Therefore, paths alone do not show whether two folders overlap.
+//! Mounts of this process. A mount shows a folder of a file system at a path. The same folder may be mounted at several paths.
+//! Therefore, paths alone do not show whether two folders overlap.
 
 pub(super) mod overlays;
 
@@ -28,7 +28,7 @@ pub(super) struct Mount {
     layers: Option<Layers>,
 }
 
-/// A file system and a path within it, independent of mount points.
+/// A path within a file system. Does not depend on where the file system is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     device: String,
@@ -53,21 +53,21 @@ impl Mounts {
         Self(text.lines().filter_map(Mount::parse).collect())
     }
 
-    /// Returns the mount that contains a real path: the nearest mount point above the path. Of several mounts at that point, the
-    /// last one is on top.
+    /// Returns the mount that contains a real path. This is the mount with the nearest mount point above the path. If several
+    /// mounts have this mount point, returns the last one, which hides the others.
     pub(super) fn of(&self, path: &Path) -> Option<&Mount> {
         let above = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         above.max_by_key(|mount| mount.point.components().count())
     }
 
-    /// Returns true if a mount at `/` is known, so that every path is on a known mount. False without `/proc`, and after a
-    /// chroot(2) into a folder inside a mount, because `mountinfo` does not list that mount.
+    /// Returns true if a mount at `/` is known. Every path is then on a known mount. Returns false without `/proc`. Also returns
+    /// false after a chroot(2) into a folder inside a mount, because `mountinfo` does not list that mount.
     pub(super) fn are_complete(&self) -> bool {
         self.0.iter().any(|mount| mount.point == Path::new("/"))
     }
 
-    /// Returns the layers of the overlay that contains a real path, and the path relative to each layer. `None`: the path is not
-    /// on an overlay.
+    /// Returns the layers of the overlay file system that contains a real path, and the path relative to each layer. `None`: no
+    /// overlay contains the path.
     pub(super) fn overlay(&self, path: &Path) -> Option<(&Layers, PathBuf)> {
         let mount = self.of(path)?;
         let below = path.strip_prefix(&mount.point).ok()?;
@@ -81,7 +81,7 @@ impl Mounts {
         self.0.iter().filter(move |mount| mount.point != folder && mount.point.starts_with(folder))
     }
 
-    /// Returns the place of a real path. `None`: the path is on no known mount.
+    /// Returns the place of a real path. `None`: no known mount contains the path.
     pub(super) fn place(&self, path: &Path) -> Option<Place> {
         let mount = self.of(path)?;
         let below = path.strip_prefix(&mount.point).ok()?;
@@ -89,8 +89,8 @@ impl Mounts {
         Some(Place { device: mount.device.clone(), path })
     }
 
-    /// Returns the places that are reachable from a real folder without a symbolic link: the folder itself, and the mounts inside
-    /// it.
+    /// Returns the places that can be reached from a real folder without following a symbolic link: the place of the folder
+    /// itself, and the places of mounts inside the folder.
     pub(super) fn reach(&self, folder: &Path) -> Vec<Place> {
         let within = self.within(folder).map(|mount| Place { device: mount.device.clone(), path: mount.root.clone() });
         self.place(folder).into_iter().chain(within).collect()
@@ -111,7 +111,8 @@ impl Mount {
     }
 }
 
-/// Decodes a path. A backslash with three octal digits represents a space, a tab, a line feed or a backslash.
+/// Decodes a path of `mountinfo`. There, a backslash with three octal digits represents a space, a tab, a line feed or a
+/// backslash.
 pub(super) fn unescaped(text: &str) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((first, others)) = rest.split_first() {

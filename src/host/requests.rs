@@ -1,7 +1,8 @@
-//! Requests of `hostler inflight` and `hostler cancel` to this host: takes them from their folder, asks the consumers, answers.
+//! Answers requests of `hostler inflight` and `hostler cancel` to this host. Takes the requests from their folder, and asks the
+//! consumers.
 //!
-//! It is work of the health thread, as the control thread must not wait for files. A consumer answers as soon as its event loop
-//! wakes, which takes microseconds unless the control thread is stuck.
+//! Runs on the health thread, because the control thread must not wait for files. A consumer answers as soon as its event loop
+//! wakes. This takes microseconds unless the control thread hangs.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -10,14 +11,14 @@ use std::time::{Duration, Instant};
 use hostler_consumer::{Cancellation, InFlight, Requests as Consumer};
 use hostler_health::{Answer, CancelResult, MessageReport, Question, Report, Requests};
 
-/// The least time between two looks for requests.
+/// Minimum interval between two checks for requests.
 const LOOKING: Duration = Duration::from_millis(500);
 
-/// The longest wait for the consumers in one look. Meanwhile nothing is written to the health file, which a stuck control thread
-/// has no reports for anyway.
+/// Maximum time to wait for the consumers per check. The health file is not written meanwhile. Nothing is lost: only a control
+/// thread that hangs takes this long, and it creates no reports.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Takes and answers requests.
+/// Takes requests from their folder, and answers them.
 pub(super) struct RequestDesk {
     requests: Requests,
     consumers: Vec<(String, Consumer)>,
@@ -25,7 +26,7 @@ pub(super) struct RequestDesk {
     is_failing: bool,
 }
 
-/// A consumer's messages in flight.
+/// Messages that a consumer has in flight.
 struct Listed<'a> {
     name: &'a str,
     consumer: &'a Consumer,
@@ -37,7 +38,7 @@ impl RequestDesk {
         Self { requests: Requests::beside(health_file), consumers, looked_at: None, is_failing: false }
     }
 
-    /// Answers the requests that have come to the host which reports this about itself.
+    /// Answers the requests that are addressed to this host. `own` is the last report of this host, and identifies it.
     pub(super) fn look(&mut self, own: &Report) {
         if self.looked_at.is_some_and(|at| at.elapsed() < LOOKING) {
             return;
@@ -66,10 +67,11 @@ impl RequestDesk {
         answer.unwrap_or_else(Answer::Stuck)
     }
 
-    /// Lists the messages in flight of each consumer, or of one; an error names the consumer that does not answer.
+    /// Returns the messages in flight of each consumer, or only of the consumer `only`. The error is the name of a consumer that
+    /// did not answer before `until`.
     fn list(&self, only: Option<&str>, until: Instant) -> Result<Vec<Listed<'_>>, String> {
         let meant = self.consumers.iter().filter(|(name, _)| only.is_none_or(|only| name == only));
-        // All are asked before the first answer is waited for.
+        // Asks all consumers before waiting for the first answer.
         let asked: Vec<_> = meant.map(|(name, consumer)| (name, consumer, consumer.list())).collect();
         let listed = asked.into_iter().map(|(name, consumer, answer)| {
             let messages = wait(&answer, until).map_err(|Stuck| name.clone())?.unwrap_or_default();
@@ -79,10 +81,10 @@ impl RequestDesk {
     }
 }
 
-/// A consumer that does not answer.
+/// Error for a consumer that did not answer in time.
 struct Stuck;
 
-/// Waits for an answer; `None`: the consumer has not begun, or is over.
+/// Waits for an answer until `until`. `None`: the consumer has not started yet, or has ended.
 fn wait<T>(answer: &Receiver<T>, until: Instant) -> Result<Option<T>, Stuck> {
     match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Ok(answer) => Ok(Some(answer)),
@@ -91,7 +93,7 @@ fn wait<T>(answer: &Receiver<T>, until: Instant) -> Result<Option<T>, Stuck> {
     }
 }
 
-/// Returns the messages in flight, the oldest of each consumer first.
+/// Returns the messages in flight by consumer. The oldest message of a consumer comes first.
 fn in_flight(listed: &[Listed<'_>]) -> Answer {
     let mut reports = Vec::new();
     for Listed { name, messages, .. } in listed {
@@ -115,7 +117,8 @@ fn report(consumer: &str, message: &InFlight) -> MessageReport {
     }
 }
 
-/// Returns the consumers that have this message in flight. A queue may have delivered it twice to one.
+/// Returns the consumers that have this message in flight, each with its deliveries of the message. A queue may have delivered
+/// the message to the same consumer twice.
 fn with_message<'a>(mut listed: Vec<Listed<'a>>, message_id: &str) -> Vec<Listed<'a>> {
     for one in &mut listed {
         one.messages.retain(|message| message.message_id == message_id);
@@ -124,7 +127,8 @@ fn with_message<'a>(mut listed: Vec<Listed<'a>>, message_id: &str) -> Vec<Listed
     listed
 }
 
-/// Cancels the message, if one consumer has it; an error names the consumer if it does not answer.
+/// Cancels the message if exactly one consumer has it in flight. The error is the name of the consumer if it did not answer
+/// before `until`.
 fn cancel(found: &[Listed<'_>], until: Instant) -> Result<Answer, String> {
     let [Listed { name, consumer, messages }] = found else {
         let names: Vec<_> = found.iter().map(|one| one.name.to_owned()).collect();

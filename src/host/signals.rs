@@ -1,5 +1,5 @@
-//! Signal handling. The first SIGTERM or SIGINT starts the drain, and the second ends the process immediately. SIGUSR1 raises the
-//! log level, and SIGUSR2 restores it.
+//! Signal handling. The first SIGTERM or SIGINT starts the drain. The second ends the process immediately. SIGUSR1 raises the log
+//! level, and SIGUSR2 restores it.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::AtomicBool;
@@ -24,15 +24,15 @@ pub(super) struct Signals {
     verbosity: Arc<OnceLock<Verbosity>>,
 }
 
-/// Makes a write beyond the file size limit (`ulimit -f`) fail with EFBIG. Without a handler, SIGXFSZ would end the process, and
-/// a guest that writes a large file would stop all other consumers. Child programs keep the default action.
+/// Makes a write beyond the file size limit (`ulimit -f`) fail with EFBIG. Without a handler, SIGXFSZ would end the process. A
+/// guest that writes a large file would then stop all other consumers. Child programs keep the default action.
 pub(super) fn outlive_size_limit() {
-    // Any handler is enough. If the handler cannot be installed, the default action remains.
+    // Any handler prevents the default action. If the handler cannot be installed, the default action remains.
     let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Makes the process exit with this code, instead of SIGABRT, when an allocation fails. Applies only if the process itself has a
-/// memory limit (`ulimit -v` or `ulimit -d`). Without such a limit, an abort still produces a core dump.
+/// Makes the process exit with this code when an allocation fails. By default, SIGABRT would end the process. Applies only if the
+/// process itself has a memory limit (`ulimit -v` or `ulimit -d`). Without a limit, an abort still produces a core dump.
 pub(super) fn exit_without_memory(code: u8) {
     if [Resource::As, Resource::Data].into_iter().any(|limit| getrlimit(limit).current.is_some()) {
         // If the handler cannot be installed, the default action remains.
@@ -40,13 +40,13 @@ pub(super) fn exit_without_memory(code: u8) {
     }
 }
 
-/// Lets this process drain when its parent ends, however that ends.
+/// Sends SIGTERM to this process when its parent process ends for any reason. The host then drains.
 ///
 /// # Errors
-/// The parent is gone, or the kernel cannot tell of its end.
+/// The process `parent` has already ended, or the kernel cannot report its end.
 pub fn end_with(parent: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    // It may have ended before.
+    // The parent may have ended before the call above.
     match getppid() {
         Some(pid) if pid.as_raw_nonzero().get() == parent => Ok(()),
         _ => Err(io::Error::other("the process that started this one is gone")),
@@ -54,8 +54,8 @@ pub fn end_with(parent: i32) -> io::Result<()> {
 }
 
 impl Signals {
-    /// Installs the handlers and starts the signal thread. From then on, SIGTERM and SIGINT cancel `drain`. `notice` is written
-    /// to standard error at the first signal, for commands without a log.
+    /// Installs the handlers and starts the signal thread. From then on, SIGTERM and SIGINT cancel `drain`. At the first signal,
+    /// writes `notice` to standard error, for commands without a log.
     pub(super) fn install(notice: Option<&'static str>) -> io::Result<Self> {
         let drain = CancellationToken::new();
         let verbosity = Arc::<OnceLock<Verbosity>>::default();
@@ -75,7 +75,7 @@ impl Signals {
                     SIGCHLD => children::reap_orphans(),
                     SIGUSR1 => log.get().into_iter().for_each(Verbosity::raise),
                     SIGUSR2 => log.get().into_iter().for_each(Verbosity::reset),
-                    // Exit code 128 + signal number, as shells report a process that was ended by a signal.
+                    // Exits with code 128 + signal number. Shells report the same code for a process that a signal ended.
                     signal if asked.is_cancelled() => low_level::exit(128 + signal),
                     _ => {
                         if let Some(notice) = notice {

@@ -1,26 +1,27 @@
-//! Resolves a path component by component, as the kernel does, and records every directory entry on the way.
+//! Resolves a path component by component, as the kernel does. Records every directory entry on the way.
 //!
-//! A user or guest that can write to the folder of a recorded entry controls where the path leads. This also holds for entries
-//! that do not exist yet.
+//! A user or guest that can write to the folder of a recorded entry controls where the path leads. This is also true if the entry
+//! does not exist yet.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-/// Maximum number of symbolic links that are followed, as in the kernel (path_resolution(7)).
+/// Maximum number of symbolic links to follow. Equals the kernel's maximum (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
 /// Resolution of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trail {
-    /// Each directory entry that is looked up, symbolic links and folders alike: the real folder joined with the entry's name.
+    /// Directory entries that the resolution looks up, including symbolic links and folders. Each element is the real folder
+    /// joined with the name of the entry.
     pub(super) entries: Vec<PathBuf>,
-    /// Real path to which the path leads. The file need not exist.
+    /// Real path to which the resolved path leads. The file need not exist.
     pub(super) end: PathBuf,
 }
 
 impl Trail {
-    /// Resolves a path. A relative path starts at the working directory. A missing component counts as a folder that may be
-    /// created.
+    /// Resolves a path. A relative path starts at the working directory. A missing component counts as a folder, because someone
+    /// may create the folder later.
     pub(super) fn of(path: &Path) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut to_come = Steps::default();
@@ -51,7 +52,8 @@ impl Trail {
         Self { entries, end }
     }
 
-    /// Returns true if any recorded entry is in this real folder. A guest that can write to the folder can replace the entry.
+    /// Returns true if any recorded entry is in this real folder or a subfolder. A guest that can write to the folder can replace
+    /// the entry.
     pub(super) fn passes(&self, folder: &Path) -> bool {
         self.entries.iter().any(|entry| entry != folder && entry.starts_with(folder))
     }
@@ -86,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a folder that contains `folders`, and symbolic links by name and target.
+    /// Creates a temporary folder that contains `folders` and `links`. Each link has a name and a target.
     fn tree(folders: &[&str], links: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let real = root.path().canonicalize().unwrap();

@@ -1,4 +1,4 @@
-//! Driver of the embedded queue, a file that is created on first use.
+//! Driver of the embedded queue. The queue is a file that hostler creates on first use.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl QueueDriver for Embedded {
     }
 }
 
-/// Creates the folder of the queue file. The folder need not exist before the first run.
+/// Creates the folder of the queue file if the folder is missing.
 fn create_folder(path: &Path) -> Result<(), QueueError> {
     let Some(folder) = path.parent() else { return Ok(()) };
     std::fs::create_dir_all(folder).map_err(|error| {

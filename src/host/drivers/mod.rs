@@ -1,4 +1,4 @@
-//! Queue drivers of this build. Each driver has a file of its own and an entry in [`DRIVERS`].
+//! Queue drivers of this build. Each driver has its own file and an entry in [`DRIVERS`].
 
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -17,7 +17,7 @@ use hostler_queue::{Disposal, Inventory, Provisioner, QueueError};
 pub use sqs::options as sqs_options;
 use untagged::Untagged;
 
-/// A queue driver. Connects to the queue service, and describes the service to the host before the connection.
+/// A queue driver. Connects to the queue service. Also answers the host's questions about the service before a connection exists.
 #[async_trait]
 pub trait QueueDriver: Send + Sync + 'static {
     /// Connects to the service that the config names.
@@ -26,7 +26,7 @@ pub trait QueueDriver: Send + Sync + 'static {
     /// [`QueueError`] if the service cannot be reached, or if this build lacks the driver.
     async fn connect(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError>;
 
-    /// Connects for a command that only reads. Creates nothing. A queue that does not exist yet counts as empty.
+    /// Connects for a command that only reads. Creates no queue. A missing queue counts as empty.
     ///
     /// # Errors
     /// As for [`Self::connect`].
@@ -34,8 +34,8 @@ pub trait QueueDriver: Send + Sync + 'static {
         self.connect(config).await
     }
 
-    /// Returns the inventory of the service's queues, by owner. On a service without tags, every queue counts as managed by
-    /// hostler.
+    /// Returns the inventory of the service's queues and their owners. On a service without tags, hostler counts as the owner of
+    /// every queue.
     ///
     /// # Errors
     /// As for [`Self::connect`].
@@ -45,17 +45,17 @@ pub trait QueueDriver: Send + Sync + 'static {
         Ok(Arc::new(Untagged::new(config)))
     }
 
-    /// Returns an interface to the queues, topics and stored bodies of the service: lists them with their last use, and removes
-    /// them.
+    /// Returns an interface to the queues, topics and stored bodies of the service. The interface lists each resource with its
+    /// last use, and removes resources.
     ///
     /// # Errors
-    /// [`QueueError::Refused`] if the service does not record when a resource was last used.
+    /// [`QueueError::Refused`] if the service does not record when its resources were last used.
     async fn disposal(&self, config: &Config) -> Result<Arc<dyn Disposal>, QueueError>;
 
     /// Returns the value of `messaging.system`, as defined by OpenTelemetry's semantic conventions.
     fn system(&self) -> &'static str;
 
-    /// Returns the file that stores the queue. Guests may not access this file, and the hardened process may. `None`: the driver
+    /// Returns the file that stores the queue. Guests may not access the file. The hardened process may. `None`: the driver
     /// stores no file.
     fn file<'a>(&self, config: &'a Config) -> Option<QueueFile<'a>> {
         let _ = config;
@@ -68,7 +68,7 @@ pub trait QueueDriver: Send + Sync + 'static {
         true
     }
 
-    /// Returns true if the driver calls AWS. The hardened process may then read the files of the AWS SDK.
+    /// Returns true if the driver calls AWS. If so, the hardened process may read the files of the AWS SDK.
     fn uses_aws(&self) -> bool {
         false
     }
@@ -78,12 +78,13 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
-    /// Returns true if peeking at messages receives them, which counts as an attempt.
+    /// Returns true if a peek receives the messages. Each receive counts as a delivery attempt.
     fn receives_to_look(&self) -> bool {
         false
     }
 
-    /// Returns true if a delay beyond 15 minutes takes receives: a queue has to be set up for it.
+    /// Returns true if hostler implements a delay beyond 15 minutes by repeated receives. The queue must then be set up for the
+    /// `longest_delay` of its consumer.
     fn receives_to_wait(&self) -> bool {
         false
     }
@@ -113,7 +114,7 @@ pub struct QueueFile<'a> {
     pub companions: &'static [&'static str],
 }
 
-/// Returns the driver that the config names. If this build lacks that driver, returns a stand-in whose connections fail.
+/// Returns the driver that the config names. If this build lacks the driver, returns a stand-in. Its connections fail.
 pub fn driver(config: &Config) -> &'static dyn QueueDriver {
     let named = config.queue.driver;
     DRIVERS.iter().find(|(word, _)| *word == named).map_or(&Absent, |(_, driver)| *driver)
@@ -154,7 +155,7 @@ impl QueueDriver for Absent {
 mod tests {
     use super::*;
 
-    /// A build without a driver's Cargo feature refuses the driver's name in the config.
+    /// Checks the drivers of a full build. A build without a driver's Cargo feature refuses the driver's name in the config.
     #[test]
     fn a_full_build_has_a_driver_for_every_word_of_the_config() {
         let built: Vec<_> = DRIVERS.iter().map(|(word, _)| word.word()).collect();

@@ -10,7 +10,8 @@ use hostler_config::Config;
 use hostler_queue::{ChannelSpec, Inventory, Listing, ManagedQueue, QueueError, tag};
 use hostler_types::channel::Channel;
 
-/// Queues of a service without tags. All queues count as managed by hostler. The consumers in the config define the tags.
+/// Inventory of a service without tags. Every queue counts as managed by hostler. Tags of a queue are those of its consumer in
+/// the config.
 pub(super) struct Untagged {
     config: Config,
     specs: Vec<ChannelSpec>,
@@ -25,11 +26,11 @@ impl Untagged {
 #[async_trait]
 impl Inventory for Untagged {
     async fn queues(&self) -> Result<Listing<ManagedQueue>, QueueError> {
-        // Connects for each listing, because the queue may have been created since the last one.
+        // Connects for each listing. The file of the queue may have been created since the last listing.
         let broker = driver(&self.config).connect_to_look(&self.config).await?;
         let existing = broker.channels().await?;
         let named = existing.iter().chain(self.specs.iter().map(|spec| &spec.channel));
-        // Each queue counts once, with or without its exchange in the name.
+        // Lists each queue once, even if its name occurs both with and without an exchange.
         let channels: Vec<_> = named.map(Channel::alone).collect::<BTreeSet<_>>().into_iter().collect();
         let depths = broker.depths(&channels).await?;
         let held = channels.iter().zip(depths).map(|(channel, depth)| {

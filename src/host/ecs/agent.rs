@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 
 use hostler_types::error_chain::with_causes;
 
-/// Maximum length of an answer in bytes. The rest of a longer answer is not read.
+/// Maximum length of an answer in bytes. The client ignores the bytes beyond this length.
 const LONGEST_ANSWER: usize = 1024 * 1024;
 
-/// Maximum number of characters that an error shows of an unexpected answer.
+/// Maximum number of characters of an unexpected answer that an error text contains.
 const SHOWN: usize = 100;
 
 /// Request to change the scale-in protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// Protects this task for the given number of minutes from now. ECS accepts 1 to 2880 (ECS guide, "Task scale-in protection
-    /// endpoint").
+    /// Protects this task for this number of minutes from now. ECS accepts 1 to 2880 minutes (ECS guide, "Task scale-in
+    /// protection endpoint").
     Protect(u16),
     /// Ends the protection.
     Unprotect,
@@ -30,14 +30,14 @@ pub(super) enum Fault {
     /// The agent cannot be reached.
     #[error("the ECS agent cannot be reached: {0}")]
     Unreachable(String),
-    /// The agent accepted the connection, but did not answer in time or at all.
+    /// The agent accepted the connection, but sent no answer in time.
     #[error("the ECS agent did not answer: {0}")]
     Silent(String),
     /// Too many calls: the agent's own limit (status 429), or ECS's limit per account (`ThrottlingException`).
     #[error("too many calls to the ECS agent, or to ECS: {0}")]
     Throttled(String),
-    /// The agent or ECS refused the call. The code is that of an API error or of a failure. For example, `AccessDeniedException`
-    /// means that the task role lacks `ecs:UpdateTaskProtection`, and `TASK_NOT_VALID` means that the task belongs to no service.
+    /// The agent or ECS refused the call. `code` is the code of an API error or of a failure. Example: `AccessDeniedException`
+    /// means that the task role lacks `ecs:UpdateTaskProtection`. `TASK_NOT_VALID` means that the task belongs to no service.
     #[error("refused with {code}: {message}")]
     Refused {
         /// Code from the API.
@@ -84,13 +84,14 @@ impl Endpoint {
     /// Creates an endpoint with this timeout for each call.
     pub(super) fn new(base: &str, timeout: Duration) -> Result<Self, Fault> {
         let builder = Client::builder()
-            // A link-local address is reached without a proxy, even if the environment names one.
+            // A proxy cannot reach a link-local address. Therefore, ignores a proxy in the environment.
             .no_proxy()
             .redirect(Policy::none())
             // Calls are minutes apart. The agent may close an idle connection between calls.
             .pool_max_idle_per_host(0)
             .timeout(timeout);
-        // Plain HTTP needs no root certificates. If another crate enables TLS in the client, missing roots must not matter.
+        // Plain HTTP needs no root certificates. Without this line, creating the client could fail for lack of root certificates
+        // if another crate enables TLS in the client.
         #[cfg(feature = "oci")]
         let builder = builder.tls_certs_only([]);
         let client = builder.build().map_err(|error| Fault::Unreachable(with_causes(&error)))?;
@@ -106,8 +107,8 @@ impl Endpoint {
         }
     }
 
-    /// Calls `PUT /task-protection/v1/state`. The body contains documented fields only, because the agent refuses unknown fields
-    /// (amazon-ecs-agent, `ecs-agent/tmds/handlers/taskprotection/v1/handlers/handlers.go`).
+    /// Calls `PUT /task-protection/v1/state`. The agent refuses unknown fields. Therefore, the body contains documented fields
+    /// only (amazon-ecs-agent, `ecs-agent/tmds/handlers/taskprotection/v1/handlers/handlers.go`).
     pub(super) async fn set_protection(&self, call: Call) -> Result<(), Fault> {
         let body = match call {
             Call::Protect(minutes) => json!({ "ProtectionEnabled": true, "ExpiresInMinutes": minutes }),
@@ -136,8 +137,8 @@ async fn answer(request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), Fault>
     Ok((response.status(), body))
 }
 
-/// Parses the answer to a call on protection. The agent writes `protection`, or `failure` with status 200, or `error` with status
-/// 4xx or 5xx (source as for `set_protection`).
+/// Parses the agent's answer to a protection call. The agent sends `protection` on success, `failure` with status 200, or `error`
+/// with status 4xx or 5xx (same source as for `set_protection`).
 fn protection(status: StatusCode, body: &[u8], call: Call) -> Result<(), Fault> {
     let answer: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |value: &Value, name: &str| value[name].as_str().unwrap_or("without a reason").to_owned();

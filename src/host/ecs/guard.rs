@@ -1,4 +1,4 @@
-//! Task that sets the scale-in protection as the state machine in `protection` decides. Logs changes.
+//! Task that calls the ECS agent when the state machine in `protection` requests a call. Logs changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +12,23 @@ use super::agent::{Call, Endpoint, Fault};
 use super::protection::{Answer, Event, Machine};
 use hostler_consumer::StatusHandle;
 
-/// Minimum interval between two checks of the consumers. Quick messages start and end thousands of times a second, and a check
-/// for each would load the control thread. The first change after an idle interval is checked immediately.
+/// Minimum interval between two checks of the consumers. Short messages can start and end thousands of times a second. A check
+/// for each of them would load the control thread. The first change after an idle interval is checked immediately.
 const SPACING: Duration = Duration::from_millis(50);
 
-/// Maximum time by which removing the protection delays the end of the process.
+/// Maximum time for which the process delays its exit to remove the protection.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// Keeps the ECS task protected while messages are in hand. Never delays messages, and failures do not affect messages.
+/// Keeps the ECS task protected while any consumer has messages in hand. Neither the protection calls nor their failures delay a
+/// message.
 pub(in crate::host) struct Guard {
     drained: CancellationToken,
     running: JoinHandle<()>,
 }
 
 impl Guard {
-    /// Starts the task. `work` is notified when a consumer may have become busy or idle. Must be called within a runtime.
+    /// Starts the task. `work` receives a notification when a consumer may have become busy or idle. Must be called within a
+    /// runtime.
     pub(super) fn start(agent: Endpoint, minutes: u16, boards: Vec<StatusHandle>, work: Arc<Notify>) -> Self {
         let drained = CancellationToken::new();
         let machine = Machine::new(minutes, Instant::now());
@@ -34,7 +36,7 @@ impl Guard {
         Self { running: tokio::spawn(keeper.run(boards, work, drained.clone())), drained }
     }
 
-    /// Removes the protection after the drain. Stops waiting after a second, or at `latest` if that is earlier.
+    /// Removes the protection after the drain. Waits at most [`PARTING`], and never beyond `latest`.
     pub(in crate::host) async fn end(mut self, latest: Instant) {
         self.drained.cancel();
         if timeout_at(latest.min(Instant::now() + PARTING), &mut self.running).await.is_err() {
@@ -92,7 +94,7 @@ impl Keeper {
         }
     }
 
-    /// Converts the result of a call to an event. Logs the result if it differs from the last.
+    /// Converts the result of a call to an event. Logs the result if it differs from the previous result.
     fn answered(&mut self, call: Call, result: Result<(), Fault>) -> Event {
         let shown = match (&result, call) {
             (Ok(()), Call::Protect(_)) => Shown::On,
@@ -118,8 +120,8 @@ impl Keeper {
     }
 }
 
-/// Checks whether any consumer has messages in hand. Messages that wait to be processed or settled count too, because losing one
-/// costs an attempt.
+/// Checks whether any consumer has messages in hand. Messages that wait to be processed or settled count too. If the task
+/// stopped, such a message would lose an attempt.
 fn look(boards: &[StatusHandle]) -> Event {
     if boards.iter().any(|board| board.get().in_hand > 0) { Event::Busy } else { Event::Idle }
 }

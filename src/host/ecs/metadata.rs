@@ -1,8 +1,8 @@
-//! Contents of the two documents of the task metadata endpoint: the identity of the host in OpenTelemetry's terms, and its
-//! limits.
+//! Contents of the two documents of the task metadata endpoint. The host takes its identity, in OpenTelemetry's terms, and its
+//! limits from the documents.
 //!
-//! The fields are documented in the ECS guide, "Task metadata endpoint version 4". All fields are optional here, because the set
-//! of fields depends on the launch type and the agent version.
+//! The ECS guide documents the fields ("Task metadata endpoint version 4"). The set of fields depends on the launch type and the
+//! agent version. Therefore, all fields are optional here.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub struct Metadata {
     pub resource: Resource,
     /// Memory limit of this container in bytes: the lower of the container's limit and the task's limit.
     pub memory_limit: Option<u64>,
-    /// CPU limit of the task in vCPUs. The container's own `CPU` value is only a relative weight and is ignored.
+    /// CPU limit of the task in vCPUs. Ignores the container's own `CPU` value, which is only a relative weight.
     pub cpu_limit: Option<f64>,
 }
 
@@ -52,7 +52,8 @@ fn resource(container: &Value, task: &Value) -> Resource {
 
     resource.set("aws.ecs.container.arn", text(container, "ContainerARN"));
     resource.set("container.id", text(container, "DockerId"));
-    // The conventions require the name in the container runtime, rather than the name in the task definition.
+    // The semantic conventions require the name that the container runtime uses, which differs from the name in the task
+    // definition.
     resource.set("container.name", text(container, "DockerName").or_else(|| text(container, "Name")));
     let image = text(container, "Image").map(image);
     resource.set("container.image.name", image.map(|(name, _)| name));
@@ -87,8 +88,8 @@ impl<'a> Arn<'a> {
     }
 }
 
-/// Returns the ARN of the cluster. The document may contain only the cluster's short name. The missing parts are then taken from
-/// the task's ARN.
+/// Returns the ARN of the cluster. If the document contains only the cluster's short name, takes the missing parts from the
+/// task's ARN.
 fn cluster(name: &str, task: Option<&Arn<'_>>) -> Option<String> {
     if name.starts_with("arn:") {
         return Some(name.to_owned());
@@ -97,8 +98,8 @@ fn cluster(name: &str, task: Option<&Arn<'_>>) -> Option<String> {
     Some(format!("arn:{partition}:ecs:{region}:{account}:cluster/{name}"))
 }
 
-/// Splits an image reference into the name, without tag and digest, and the tag. A colon before the last slash precedes the port
-/// of the registry.
+/// Splits an image reference into its name and its tag. The name excludes tag and digest. A colon before the last slash belongs
+/// to the port of the registry.
 fn image(image: &str) -> (&str, Option<&str>) {
     let image = image.split('@').next().unwrap_or(image);
     match image.rsplit_once(':') {

@@ -28,7 +28,7 @@ use hostler_config::{Config, LogFormat, TaskProtection};
 use hostler_consumer::StatusHandle;
 use hostler_telemetry as telemetry;
 
-/// Maximum duration of a call on protection. The agent itself aborts an answer after this time (amazon-ecs-agent,
+/// Maximum duration of a protection call. The agent itself gives up after this time (amazon-ecs-agent,
 /// `agent/handlers/task_server_setup.go`).
 const PROTECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -57,8 +57,8 @@ impl Ecs {
         Self { agent: address("ECS_AGENT_URI"), metadata: address("ECS_CONTAINER_METADATA_URI_V4") }
     }
 
-    /// Reads the metadata, and adds its attributes to the log. Takes at most two seconds. A failure is logged as one warning.
-    /// `None`: not in ECS, or reading failed.
+    /// Reads the metadata, and adds its attributes to the log. Takes at most two seconds. Logs one warning if reading fails.
+    /// `None`: the process runs outside ECS, or reading failed.
     pub(super) async fn metadata(&self, log: LogFormat) -> Option<Metadata> {
         let base = self.metadata.as_deref()?;
         let mut fault = None;
@@ -81,9 +81,9 @@ impl Ecs {
         metadata
     }
 
-    /// Starts to keep the task protected while any consumer has messages in hand. `None`: the config disables protection, the
-    /// process runs outside ECS, or the client cannot be created. `work` is notified when a consumer may have become busy or
-    /// idle.
+    /// Starts a [`Guard`], which keeps the task protected while any consumer has messages in hand. `work` receives a notification
+    /// when a consumer may have become busy or idle. `None`: the config disables protection, the process runs outside ECS, or the
+    /// client cannot be created.
     pub(super) fn protect(&self, config: &Config, boards: &[StatusHandle], work: &Arc<Notify>) -> Option<Guard> {
         let base = self.agent.as_deref().filter(|_| config.host.task_protection == TaskProtection::Auto)?;
         match Endpoint::new(base, PROTECTION_TIMEOUT) {
@@ -98,13 +98,13 @@ impl Ecs {
     }
 }
 
-/// Returns the maximum time that a message can be in hand: processing, one more lease for settling, and the drain.
+/// Returns the maximum time for which a message can be in hand. Adds processing, one lease for settling, and the drain.
 fn longest(config: &Config) -> Duration {
     let spans = config.consumers.iter().map(|consumer| consumer.processing_timeout.saturating_add(consumer.lease));
     spans.max().unwrap_or_default().saturating_add(config.host.shutdown_grace)
 }
 
-/// Reads the metadata. Retries until a read succeeds, and stores the latest fault in `last`.
+/// Reads the metadata. Retries until a read succeeds. Stores the error of the latest failed read in `last`.
 async fn read_metadata(base: &str, last: &mut Option<Fault>) -> Metadata {
     let mut pause = METADATA_PAUSE;
     loop {

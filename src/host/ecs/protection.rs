@@ -7,9 +7,9 @@
 //!                       to its end       └──→ protected, without a call
 //! ```
 //!
-//! At most one call is under way. After a failed call, the machine waits before the next call. The delay doubles with each
-//! failure, up to a minute. The delay applies even if the wanted state changes meanwhile, because ECS limits the calls of the
-//! whole account (ECS guide, "Request throttling for the Amazon ECS API").
+//! The machine never makes two calls at once. After a failed call, the machine waits before the next call. The delay doubles with
+//! each failure, up to a minute. The machine waits even if the desired state changes during the delay, because ECS limits the
+//! calls of the whole account (ECS guide, "Request throttling for the Amazon ECS API").
 
 use std::time::Duration;
 
@@ -18,8 +18,9 @@ use tokio::time::Instant;
 use super::agent::Call;
 use hostler_types::Backoff;
 
-/// Time that a task remains protected after its work is done. With this linger, a steady trickle of messages causes no calls, and
-/// changes of state cause at most 12 calls a minute. The linger is short compared to the minutes in which a service scales in.
+/// Delay between the end of the last message and the removal of the protection. Because of the delay, a steady trickle of
+/// messages causes no calls. Changes of state cause at most 12 calls a minute. Services scale in within minutes, so ten seconds
+/// matter little.
 pub(super) const LINGER: Duration = Duration::from_secs(10);
 
 /// Minimum and maximum duration of a protection in minutes (ECS guide, "Task scale-in protection endpoint").
@@ -28,9 +29,9 @@ const MINUTES: std::ops::RangeInclusive<u64> = 1..=2880;
 /// Delay after a failed call.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// Returns the duration of each protection in minutes: twice `longest`, the maximum time that a message may be in hand. A
-/// protection is renewed after half its duration. Therefore, a message that starts just before a failed renewal remains protected
-/// until its end.
+/// Returns the duration of each protection in minutes: twice `longest`. `longest` is the maximum time for which a message can be
+/// in hand. The machine renews a protection after half its duration. If that renewal fails, a message that started just before
+/// the renewal still remains protected until its end.
 pub(super) fn minutes(longest: Duration) -> u16 {
     let minutes = longest.as_secs().saturating_mul(2).div_ceil(60);
     u16::try_from(minutes.clamp(*MINUTES.start(), *MINUTES.end())).unwrap_or(u16::MAX)
@@ -45,7 +46,7 @@ pub(super) enum Event {
     Idle,
     /// The drain is complete, and no more messages will arrive.
     Drained,
-    /// The call under way has ended. `jitter` (0 to 1) varies the delay after a failure.
+    /// The current call has ended. `jitter` (0 to 1) varies the delay after a failure.
     Answered { how: Answer, jitter: f64 },
     /// Time has passed.
     Time,
@@ -83,7 +84,7 @@ pub(super) struct Machine {
     /// Number of consecutive failed calls.
     failures: u32,
     rest_until: Option<Instant>,
-    /// Set after a call has failed since the drain, because no time remains for another call.
+    /// Set after a call has failed since the drain. No time remains for another call.
     gave_up: bool,
 }
 
@@ -102,7 +103,7 @@ impl Machine {
         }
     }
 
-    /// Handles an event. Returns the call to make now, if any. Each call must be followed by its [`Event::Answered`].
+    /// Handles an event. Returns the call to make now, if any. After each call, the caller must report [`Event::Answered`].
     #[must_use]
     pub(super) fn handle(&mut self, event: Event, now: Instant) -> Option<Call> {
         match (event, self.work) {
@@ -123,7 +124,7 @@ impl Machine {
         Some(call)
     }
 
-    /// Returns the time at which [`Event::Time`] is due. `None`: a call is under way, or no call is needed.
+    /// Returns the time at which the caller must report [`Event::Time`]. `None`: a call has not ended yet, or no call is needed.
     pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
         if self.call.is_some() {
             return None;
@@ -143,7 +144,7 @@ impl Machine {
         matches!(self.work, Work::Drained)
     }
 
-    /// Returns true after the drain, if no call is under way and no call is needed.
+    /// Returns true if the drain is complete, no call is running, and no further call is needed.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.is_drained() && self.call.is_none() && self.next_at(now).is_none()
     }
@@ -194,7 +195,7 @@ mod tests {
             Self { machine: Machine::new(4, now), now }
         }
 
-        /// Returns a machine that is busy and protected. The first call took no time.
+        /// Returns a machine that is busy and protected. In the test, the first call takes no time.
         fn protected() -> Self {
             let mut bench = Self::new();
             assert_eq!(bench.take(Event::Busy), PROTECT);

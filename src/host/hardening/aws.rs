@@ -1,4 +1,4 @@
-//! Reads which programs and files provide the credentials of an AWS SDK profile.
+//! Finds the programs and files that provide the credentials of an AWS SDK profile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub struct Profile {
     /// Set if a program provides the credentials (`credential_process`).
     pub runs_program: bool,
-    /// Files with a token that is renewed by replacing the file (`web_identity_token_file`).
+    /// Files that contain a token (`web_identity_token_file`). Renewing the token replaces the file.
     pub token_files: Vec<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! Kernel filters (seccomp) for system calls that no part of this process needs. A refused call fails with EPERM.
+//! Kernel filters (seccomp) against system calls that no part of this process needs. The kernel refuses such a call with EPERM.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// System calls that affect other processes, the kernel, mounts or namespaces, or that bypass the restrictions on files.
+/// System calls that are always refused. They affect other processes, the kernel, mounts or namespaces, or bypass the
+/// restrictions on files.
 const ALWAYS: &[libc::c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -80,8 +81,8 @@ const PROGRAMS: &[libc::c_long] = &[
 const NAMESPACES: [libc::c_int; 7] =
     [CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS];
 
-/// Bit that marks the numbers of the x32 interface on x86-64 kernels. Most x32 calls have the same numbers plus this bit. Some
-/// calls have separate numbers.
+/// Bit that marks the numbers of the x32 interface on x86-64 kernels. The x32 number of most calls is their usual number plus
+/// this bit. The calls in [`X32_ALWAYS`] and [`X32_PROGRAMS`] have other x32 numbers.
 #[cfg(target_arch = "x86_64")]
 const X32: libc::c_long = 0x4000_0000;
 #[cfg(target_arch = "x86_64")]
@@ -92,10 +93,10 @@ const X32_PROGRAMS: [libc::c_long; 2] = [520, 545];
 /// Filters in the order in which they are installed.
 pub(super) type Filters = Vec<BpfProgram>;
 
-/// Returns the filters for threads. `programs`: the threads may run programs.
+/// Returns the filters for a thread. If `programs` is true, the thread may run programs.
 ///
-/// A filter cannot see the flags of `clone3`. Therefore, `clone3` fails with ENOSYS, as on a kernel without it, and the C library
-/// uses `clone` instead.
+/// A filter cannot see the flags of `clone3`. Therefore, `clone3` fails with ENOSYS, as on a kernel that lacks `clone3`. The C
+/// library then uses `clone`.
 ///
 /// # Errors
 /// No filter exists for this architecture.
@@ -138,7 +139,7 @@ fn aliases(call: libc::c_long) -> Vec<i64> {
     return vec![call];
 }
 
-/// Returns rules that refuse new namespaces. Unless programs may run, the rules also refuse new processes.
+/// Returns rules for `clone` that refuse new namespaces. If `programs` is false, the rules also refuse new processes.
 fn clone_rules(programs: bool) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let with = |flag: libc::c_int, set: bool| {
         let flag = u64::from(flag.cast_unsigned());

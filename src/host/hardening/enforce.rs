@@ -1,5 +1,6 @@
-//! Enforces restrictions through the kernel: Landlock for files, seccomp for system calls. Both apply to the calling thread and
-//! to all threads that it starts later. They can also apply to existing threads. For Landlock, this requires kernel support.
+//! Enforces restrictions through the kernel. Landlock restricts access to files, and seccomp restricts system calls. Both apply
+//! to the calling thread and to all threads that it starts later. Both can also apply to existing threads of the process. For
+//! Landlock, this requires a recent kernel.
 
 use landlock::{
     ABI, Access as _, AccessFs, LandlockStatus, RestrictSelf, RestrictSelfAttr as _, Ruleset, RulesetAttr as _,
@@ -12,13 +13,13 @@ use super::files::Rule;
 /// Newest Landlock ABI that hostler uses. An older kernel ignores unsupported parts.
 const NEWEST: ABI = ABI::V6;
 
-/// Oldest Landlock ABI that protects files fully. Older ABIs cannot forbid the truncation of files.
+/// Oldest Landlock ABI that protects files fully. Older versions cannot prevent a thread from truncating files.
 pub(super) const LEAST: ABI = ABI::V3;
 
 /// Threads to restrict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Threads {
-    /// All threads of the process. For Landlock, only if the kernel supports it.
+    /// All threads of the process. On kernels where Landlock cannot restrict all threads, it restricts the calling thread only.
     All,
     /// Calling thread only.
     This,
@@ -26,7 +27,7 @@ pub(super) enum Threads {
 
 /// Returns the Landlock ABI of this kernel. `None`: the kernel has no Landlock.
 pub(super) fn landlock_here() -> Option<ABI> {
-    // Without a flag and a ruleset, this call changes nothing and returns the kernel's status.
+    // Without a flag and without a ruleset, this call changes nothing. It returns the Landlock status of the kernel.
     let status = RestrictSelf::default().no_new_privs(false).apply().ok()?;
     match status.landlock {
         LandlockStatus::Available { effective_abi, .. } => Some(effective_abi),
@@ -40,10 +41,10 @@ pub(super) fn seccomp_here() -> bool {
     status.lines().any(|line| line.starts_with("Seccomp_filters:") || line.starts_with("Seccomp:"))
 }
 
-/// Restricts file access to these rules. Returns true if Landlock enforces at least a part of the rules.
+/// Restricts file access to these rules. Returns true if the kernel enforces at least a part of the rules.
 ///
 /// # Errors
-/// Landlock is available, but refuses the rules.
+/// The kernel supports Landlock, but refuses the rules.
 pub(super) fn restrict_files(rules: &[Rule], threads: Threads) -> Result<bool, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let mut write = AccessFs::from_all(NEWEST);
@@ -61,10 +62,11 @@ pub(super) fn restrict_files(rules: &[Rule], threads: Threads) -> Result<bool, R
     Ok(restricted.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Installs these system call filters. From then on, running a program cannot give the process more rights (`no_new_privs`).
+/// Installs these system call filters. Also sets `no_new_privs`: running a program can then no longer give the process more
+/// rights.
 ///
 /// # Errors
-/// The kernel has no seccomp filters, or forbids their installation.
+/// The kernel does not support seccomp filters, or does not permit their installation.
 pub(super) fn restrict_calls(filters: &Filters, threads: Threads) -> Result<(), seccompiler::Error> {
     filters.iter().try_for_each(|filter| match threads {
         Threads::All => seccompiler::apply_filter_all_threads(filter),

@@ -1,5 +1,5 @@
-//! Decides which files the process and the threads of guests may access. Without I/O: the result depends only on the config, the
-//! environment, the AWS profile, and the targets of symbolic links.
+//! Decides which files the process and the threads of guests may access. Performs no I/O. The decision depends only on the
+//! config, the environment, the AWS profile, and the targets of symbolic links.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::aws::Profile;
 use crate::host::driver;
 use hostler_config::{Config, Consumer, DirMode, HandlerRef};
 
-/// Access to a file, or to a folder with all its contents. A rule for a missing file has no effect.
+/// Permission to access a file, or a folder with all its contents. A rule for a missing file has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Path of the file or folder. Symbolic links are followed.
@@ -20,18 +20,19 @@ pub struct Rule {
 /// File access that remains allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// Access of the whole process. `None`: unrestricted, because the AWS SDK runs a program that may need any file.
+    /// Rules for the whole process. `None`: access is unrestricted, because the AWS SDK runs a program that may need any file.
     pub process: Option<Vec<Rule>>,
-    /// For each consumer, access of the threads that run guests and of the threads that read and write the files of guests.
+    /// For each consumer, the rules for the threads that run its guests and for the threads that read and write files for its
+    /// guests.
     pub guests: Vec<Vec<Rule>>,
-    /// Folders to create before the restriction, with their modes. After the restriction, the process cannot create them.
+    /// Folders to create before the process is restricted, each with its mode. The restricted process could not create them.
     pub folders: Vec<(PathBuf, u32)>,
 }
 
 /// Files about the machine that the runtimes read.
 const MACHINE: [&str; 3] = ["/proc", "/sys/fs/cgroup", "/sys/devices/system"];
 
-/// Sources of random numbers for a static build, which does not find the C library's `getrandom`.
+/// Sources of random numbers. A static build needs them because it does not find the C library's `getrandom`.
 const RANDOM: [&str; 2] = ["/dev/urandom", "/dev/random"];
 
 /// Files for name resolution.
@@ -78,7 +79,7 @@ const CERTIFICATES: [&str; 6] = [
     "OTEL_EXPORTER_OTLP_CLIENT_KEY",
 ];
 
-/// Environment variables that name files of the AWS SDK. These files are renewed by replacing them.
+/// Environment variables that name files of the AWS SDK. Other programs renew these files by replacing them.
 const AWS_FILES: [&str; 4] = [
     "AWS_CONFIG_FILE",
     "AWS_SHARED_CREDENTIALS_FILE",
@@ -86,7 +87,7 @@ const AWS_FILES: [&str; 4] = [
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
 ];
 
-/// Folders with many other contents. Access to a file in such a folder does not include the folder.
+/// Folders that contain much else. Permission to access a file in one of these folders does not extend to the folder.
 const SHARED: [&str; 8] = ["/", "/etc", "/tmp", "/var/tmp", "/run", "/var/run", "/root", "/home"];
 
 /// Resolves the symbolic links of a path.
@@ -97,7 +98,8 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
     let runs_program = uses_aws(config) && profile.runs_program;
     let process = (!runs_program).then(|| {
         let mut rules: Vec<_> = folders(config).into_iter().map(|(folder, _)| write(folder)).collect();
-        // A driver may store companion files next to the target of a symbolic link, as SQLite does.
+        // A driver such as SQLite stores companion files in the folder of the real file. If `file.path` is a symbolic link, that
+        // is the folder of its target.
         rules.extend(driver(config).file(config).map(|file| write(folder_of(&real(file.path)))));
         rules.extend(handlers(config));
         rules.extend(config.consumers.iter().flat_map(granted));
@@ -141,8 +143,8 @@ fn reading<const N: usize>(paths: [&'static str; N]) -> impl Iterator<Item = Rul
     paths.into_iter().map(read)
 }
 
-/// Returns the folders that the process must be able to write to, with the modes for their creation: the folders of the health
-/// file, the cache and the queue, and writable granted folders.
+/// Returns the folders that the process must be able to write to, each with the mode for its creation. These are the folders of
+/// the health file, the cache and the queue, and the granted folders that are writable.
 fn folders(config: &Config) -> Vec<(PathBuf, u32)> {
     let mut folders = vec![(folder_of(&config.host.health_file), 0o700)];
     folders.extend(config.host.cache_dir.iter().map(|folder| (folder.clone(), 0o700)));
@@ -176,8 +178,8 @@ fn registries(environment: Environment<'_>) -> Option<Rule> {
     Some(read(folder.join("config.json")))
 }
 
-/// Returns the files of the AWS SDK and, for symbolic links, also their targets. The rules cover the folder of each file where
-/// possible, because renewing a file replaces it.
+/// Returns rules for the files of the AWS SDK. If a file is a symbolic link, also returns a rule for its target. If possible, a
+/// rule covers the file's folder, because other programs renew the file by replacing it.
 fn aws(environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Vec<Rule> {
     let home = environment("HOME");
     let of_home = home.iter().flat_map(|home| ["config", "credentials"].map(|name| home.join(".aws").join(name)));
@@ -192,7 +194,8 @@ fn aws(environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Vec<R
     rules
 }
 
-/// Returns the folder of a file that is replaced from time to time. If the folder has many other contents, returns the file.
+/// Returns the folder of a file that other programs renew by replacing it. If the folder contains much else, returns the file
+/// itself.
 fn renewed(file: &Path, home: Option<&Path>) -> PathBuf {
     let folder = folder_of(file);
     let is_shared = SHARED.iter().any(|shared| folder == Path::new(shared)) || Some(folder.as_path()) == home;

@@ -1,4 +1,4 @@
-//! Second layer of defence: a guest that escapes from its sandbox finds itself in a process with few rights.
+//! Second layer of defence. If a guest escapes from its sandbox, the process around it has few rights.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | `calls` | lists the refused system calls and builds their filters | none |
 //! | `enforce` | applies Landlock and seccomp | kernel |
 //!
-//! Landlock and seccomp can only remove rights, and new threads inherit the restrictions. Therefore, the whole process is
-//! restricted before its runtimes start, to the access that loading and running need. After everything is loaded, the threads of
-//! guests are restricted further, to the grants of their consumers.
+//! Landlock and seccomp can only remove rights. New threads inherit the restrictions of the thread that starts them. Therefore,
+//! hostler restricts the process in two steps. Before any runtime starts, the whole process keeps only the access that loading
+//! and running need. After all handlers are loaded, the threads of guests keep only the access that their consumers grant.
 
 mod aws;
 mod calls;
@@ -46,19 +46,19 @@ pub struct Hardening {
     mode: HardeningMode,
     /// For each consumer, the files that its guests may access.
     guests: Vec<Vec<Rule>>,
-    /// Filters for guests, which always refuse to run programs. `None`: this architecture has no filters.
+    /// System call filters for guests. They always refuse to run programs. `None`: no filters exist for this architecture.
     filters: Option<Filters>,
     /// Description of the file restrictions, for the log and for `hostler check`.
     pub files: String,
     /// Description of the system call restrictions, for the log and for `hostler check`.
     pub calls: String,
     faults: Vec<String>,
-    /// Set if guests with different folders share threads, because the process limit is too low.
+    /// Set if consumers with different folders share threads because the process limit is too low.
     shortage: Option<TooFewProcesses>,
 }
 
 impl Hardening {
-    /// Determines which restrictions are possible on this machine, without enforcing them. `None`: hardening is off.
+    /// Determines which restrictions this machine supports. Enforces none of them. `None`: hardening is off.
     ///
     /// # Errors
     /// As for [`Hardening::enforce`].
@@ -68,16 +68,17 @@ impl Hardening {
         hardening.checked().map(Some)
     }
 
-    /// Restricts the process as `host.hardening` requires. Existing threads get the system call restrictions and, if the kernel
-    /// supports it, the file restrictions. Later threads inherit both. `None`: hardening is off.
+    /// Restricts the process as `host.hardening` requires. The restrictions on system calls apply to existing threads. The
+    /// restrictions on files apply to existing threads only if the kernel supports that. New threads inherit both. `None`:
+    /// hardening is off.
     ///
     /// # Errors
-    /// Exit code 70 if `host.hardening = "require"` and either the kernel cannot enforce all restrictions or the process limit is
-    /// too low.
+    /// Exit code 70 if `host.hardening = "require"` and a restriction is missing. A restriction is missing if the kernel cannot
+    /// enforce it, or if the process limit is too low.
     pub fn enforce(config: &Config, machine: &Machine) -> Result<Option<Self>> {
         let Some((mut hardening, decision)) = Self::plan(config, machine) else { return Ok(None) };
         for (folder, mode) in &decision.folders {
-            // If the folder cannot be created, the later user of the folder reports the error.
+            // If the folder cannot be created, the code that uses the folder later reports the error.
             let _ = DirBuilder::new().recursive(true).mode(*mode).create(folder);
         }
         let files = match &decision.process {
@@ -158,11 +159,11 @@ impl Hardening {
         self.faults.iter().cloned().chain(shortage).collect::<Vec<_>>().join("; ")
     }
 
-    /// Restricts the calling thread, and all threads that it starts, to the grants of these consumers. `consumers` contains
-    /// indexes.
+    /// Restricts the calling thread, and all threads that it starts later, to the grants of some consumers. `consumers` contains
+    /// their indexes in the config.
     ///
     /// # Errors
-    /// The kernel refuses a restriction. The text states which.
+    /// The kernel refuses a restriction. The text names the restriction.
     fn restrict_guest_thread(&self, consumers: &[usize]) -> std::result::Result<(), String> {
         let rules: Vec<_> = consumers.iter().filter_map(|place| self.guests.get(*place)).flatten().cloned().collect();
         enforce::restrict_files(&rules, Threads::This).map_err(|error| format!("Landlock: {error}"))?;
@@ -170,7 +171,7 @@ impl Hardening {
         enforce::restrict_calls(filters, Threads::This).map_err(|error| format!("seccomp: {error}"))
     }
 
-    /// Restricts each worker thread of these runtimes to the grants of its consumers. Logs the restrictions in force.
+    /// Restricts each worker thread of these runtimes to the grants of its consumers. Logs the resulting restrictions.
     ///
     /// # Errors
     /// As for [`Hardening::enforce`].
@@ -180,7 +181,8 @@ impl Hardening {
         for (consumers, runtime) in all {
             let consumers: Arc<[usize]> = consumers.into();
             let workers = runtime.metrics().num_workers();
-            // No task ends before all tasks have started. Therefore, each task runs on a different worker thread.
+            // Each task blocks its worker thread until all tasks have started. Therefore, each task runs on a different worker
+            // thread.
             let all = Arc::new(Barrier::new(workers));
             let tasks: Vec<_> = (0..workers)
                 .map(|_| {
@@ -211,7 +213,8 @@ impl Hardening {
     }
 }
 
-/// Reads the AWS profile in use. Empty if the config does not use AWS, or if environment variables contain the credentials.
+/// Reads the AWS profile in use. Returns an empty profile if the config does not use AWS, or if environment variables contain the
+/// credentials.
 fn profile(config: &Config, environment: Environment<'_>) -> Profile {
     let has_key = environment("AWS_ACCESS_KEY_ID").is_some() && environment("AWS_SECRET_ACCESS_KEY").is_some();
     if !files::uses_aws(config) || has_key {

@@ -1,5 +1,5 @@
-//! Layers of overlay file systems. A file in the merged folder is also a file of a layer, with a different path and a different
-//! device. Therefore, neither paths nor device and inode numbers reveal that both are the same file.
+//! Layers of overlay file systems. A file in the merged folder is also a file in a layer. The two have different paths and
+//! different devices. Therefore, neither paths nor device and inode numbers show that they are the same file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -65,11 +65,12 @@ fn split(list: &Path) -> Vec<PathBuf> {
     parts.map(|part| OsString::from_vec(part).into()).collect()
 }
 
-/// Returns the paths that a file or folder has in existing layers. With [`Which::Read`], the result also contains the paths of
-/// all directory entries on the way. Layers of a container's root folder are usually outside the container and thus left out.
+/// Returns the paths of a file or folder in existing layers. With [`Which::Read`], also returns the paths of all directory
+/// entries that lead to the file or folder. The layers of a container's root folder are usually outside the container. The result
+/// then lacks them.
 pub(in crate::host) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
-    // A mount does not move with the folder on which it is mounted. Therefore, entries that are mount points are left out.
+    // A mount point is left out, because moving its folder does not move the mount.
     let is_within = |entry: &&PathBuf| mounts.overlay(entry).is_some_and(|(_, below)| below != Path::new(""));
     let entries = trail.entries.iter().filter(|entry| which == Which::Read && is_within(entry));
     let mut to_come: Vec<PathBuf> = entries.chain([&trail.end]).cloned().collect();

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Minimum number that counts as no limit. For "no limit", cgroup version 1 reports a number one page below 2^63.
+/// Minimum value that counts as no limit. Without a limit, cgroup version 1 reports a value one page below 2^63.
 const NO_LIMIT: u64 = 1 << 60;
 
 /// Limits found. `None`: no limit.
@@ -37,7 +37,7 @@ pub(super) fn read(root: &Path) -> Limits {
     }
 }
 
-/// Reads the limits of a group and of all visible groups above it. All these limits apply.
+/// Reads the limits of a group and of all visible groups above it. All of them apply to the process.
 fn limits(top: &Path, folder: &Path, files: [&str; 2]) -> Vec<(u64, PathBuf)> {
     let groups = folder.ancestors().take_while(|group| group.starts_with(top));
     let files = groups.flat_map(|group| files.map(|file| group.join(file)));
@@ -82,8 +82,8 @@ impl<'a> Mount<'a> {
         Some(Self { top, point, version })
     }
 
-    /// Returns the top folder of this hierarchy, and in it the folder of the process's own group. `None`: the hierarchy lacks the
-    /// controller.
+    /// Returns two folders of this hierarchy: the top folder, and below it the folder of the process's own group. `None`: the
+    /// hierarchy lacks the controller.
     fn folder(&self, root: &Path, own: &str, controller: &str) -> Option<(PathBuf, PathBuf)> {
         let has = |controllers: &str| controllers.split(',').any(|name| name == controller);
         let group = own.lines().find_map(|line| {
@@ -97,8 +97,8 @@ impl<'a> Mount<'a> {
             fits.then_some(group)
         })?;
         let top = root.join(self.point.trim_start_matches('/'));
-        // In a container without a cgroup namespace, the mount starts at the container's group, and the path of the group
-        // contains the same prefix.
+        // In a container without a cgroup namespace, the mount starts at the container's group. The path of the process's group
+        // then begins with the container's group too.
         let below = Path::new(group).strip_prefix(self.top).unwrap_or(Path::new(""));
         let below = if below.components().any(|part| part.as_os_str() == "..") { Path::new("") } else { below };
         let folder = top.join(below);
@@ -198,8 +198,8 @@ mod tests {
         assert_eq!(read_tree(&torn), (None, None));
     }
 
-    /// A process that was moved out of its cgroup namespace has a group such as `/../other`. Only the mount itself is visible
-    /// then.
+    /// A process that was moved out of its cgroup namespace has a group such as `/../other`. Only the mount itself is then
+    /// visible.
     #[test]
     fn a_group_outside_of_what_is_mounted_counts_as_the_mount() {
         let files = [

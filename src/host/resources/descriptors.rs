@@ -6,33 +6,34 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use hostler_wasm::{MAX_IDLE_PER_ORIGIN, MAX_OPEN, MOST_FILES};
 
-/// Number of descriptors reserved for the host: its runtimes, log, health file and queue. The number of files per sandbox leaves
-/// this reserve.
+/// Number of descriptors that are reserved for the host: for its runtimes, log, health file and queue. Sandboxes cannot use this
+/// reserve.
 const RESERVE: u64 = 128;
 
-/// Minimum number of descriptors for the host without its consumers: standard streams, log, health file and queue.
+/// Minimum number of descriptors that the host needs besides those of its consumers: for standard streams, log, health file and
+/// queue.
 const LEAST_RESERVE: u64 = 32;
 
 /// Number of descriptors for each set of guest runtimes.
 const RESERVE_PER_SET: u64 = 12;
 
-/// Number of descriptors for the connections of each consumer: receives, heartbeats and settlements.
+/// Number of descriptors that each consumer needs for its connections: for receives, heartbeats and settlements.
 const RESERVE_PER_CONSUMER: u64 = 16;
 
-/// Minimum number of files per sandbox with folders. With fewer files, the host logs a warning at the start.
+/// Number of files per sandbox with folders below which the host logs a warning at the start.
 const COMFORTABLE: usize = 32;
 
-/// Minimum number of files that a sandbox with folders may have open, however low the limit of the process is.
+/// Minimum number of files that a sandbox with folders may have open. Applies even if the limit of the process is very low.
 const LEAST: usize = 4;
 
-/// Maximum to which the limit of open files is raised. No config needs more, and some systems have no limit.
+/// Maximum value to which hostler raises the limit of open files. No config needs a higher limit, and some systems have none.
 const ENOUGH: u64 = 1 << 20;
 
-/// Raises the limit of open files as far as the process itself may.
+/// Raises the limit of open files as far as the process itself may raise it.
 ///
-/// Most systems set a low limit (1024) for programs that call select(2), which cannot handle higher descriptors. hostler does not
-/// call select(2). Guests with folders and HTTP requests share the limit. With a low limit, a guest that opens many files could
-/// make the messages of other guests fail.
+/// Most systems set a low limit (1024) for programs that call select(2), because select(2) cannot handle higher descriptors.
+/// hostler does not call select(2). Guests with folders and HTTP requests share the limit. Under a low limit, a guest that opens
+/// many files could make the messages of other guests fail.
 pub(super) fn raise_descriptors() {
     let now = getrlimit(Resource::Nofile);
     let Some(raised) = raised(&now) else { return };
@@ -60,7 +61,7 @@ pub struct Handles {
     pub origins: u64,
 }
 
-/// Number of files that each sandbox may have open, such that all sandboxes together leave the host its reserve.
+/// Number of files that each sandbox may have open. All sandboxes together then leave the host its reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilePlan {
     /// Maximum number of open files per sandbox with folders.
@@ -70,10 +71,11 @@ pub struct FilePlan {
 }
 
 impl FilePlan {
-    /// Computes the plan for these consumers from the limit of the process. `sets` is the number of sets of guest runtimes.
+    /// Computes the plan for these consumers from the process's limit of open files. `sets` is the number of sets of guest
+    /// runtimes.
     ///
     /// # Errors
-    /// The guests could use descriptors that the host itself needs.
+    /// The limit is too low: guests could use descriptors that the host itself needs.
     pub fn measure(consumers: &[Handles], sets: usize) -> Result<Self, TooFewFiles> {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH);
         TooFewFiles::of(limit, consumers, sets).map_or(Ok(Self::of(limit, consumers)), Err)
@@ -102,8 +104,8 @@ impl FilePlan {
 }
 
 impl Handles {
-    /// Returns the maximum number of descriptors that the sandboxes and their connections use. `files` is the number of open
-    /// files per sandbox with folders.
+    /// Returns the maximum number of descriptors that the consumer's sandboxes and their connections use. `files` is the number
+    /// of open files per sandbox with folders.
     fn taken(&self, files: u64) -> u64 {
         let requests = if self.origins > 0 { MAX_OPEN } else { 0 };
         let files = if self.folders > 0 { files } else { 0 };
@@ -112,7 +114,7 @@ impl Handles {
     }
 }
 
-/// The limit of open files is too low: guests could use the descriptors that the health file and the queue need.
+/// Error for a limit of open files that is too low. Guests could use the descriptors that the health file and the queue need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooFewFiles {
     limit: u64,
@@ -144,7 +146,7 @@ impl fmt::Display for TooFewFiles {
             "the process may have {limit} files open, and needs {needed}: {host} for hostler itself, and {guests} for what all \
              sandboxes may open{each}\n  cure: raise the limit of open files to {needed} or more (`ulimit -n`, or `ulimits` of the container)"
         )?;
-        // Fewer slots do not help if the limit is too low for the host itself.
+        // If the limit is too low for the host itself, fewer slots do not help.
         if limit > host { f.write_str(", or lower concurrency") } else { Ok(()) }
     }
 }

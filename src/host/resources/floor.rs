@@ -1,5 +1,5 @@
-//! Checks that the limits of the process itself (`ulimit`) are high enough, before anything else starts. With lower limits, the
-//! kernel would later refuse a runtime, a thread or an allocation, and a panic or a signal would end the process.
+//! Checks at the start that the limits of the process itself (`ulimit`) are high enough. Under lower limits, the kernel would
+//! later refuse a runtime, a thread or an allocation. The resulting panic or signal would end the process.
 
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -13,31 +13,32 @@ use hostler_wasm::SANDBOX_ADDRESSES;
 
 const MIB: u64 = 1 << 20;
 
-/// Minimum number of free descriptors, for a runtime and for the files or connections of the queue.
+/// Minimum number of free descriptors: for a runtime, and for the files or connections of the queue.
 const FILES: u64 = 32;
 
 /// Minimum stack of the main thread, in bytes.
 const STACK: u64 = MIB / 2;
 
-/// Minimum address space in bytes, for the program, its heap, and the stacks of threads.
+/// Minimum address space in bytes: for the program, its heap, and the stacks of its threads.
 const ADDRESSES: u64 = 256 * MIB;
 
-/// Minimum address space in bytes for a command that loads handlers. The allocator reserves another GiB besides the sandbox, if
-/// it can.
+/// Minimum address space in bytes for a command that loads handlers. If possible, the allocator reserves another GiB besides the
+/// sandbox.
 const ADDRESSES_FOR_HANDLERS: u64 = SANDBOX_ADDRESSES + 1536 * MIB;
 
 /// Minimum data segment limit (`ulimit -d`) in bytes.
 const DATA: u64 = 32 * MIB;
 
-/// Bytes of address space, and of data, below which not even the arguments can be read. The program itself takes most of either.
+/// Minimum address space in bytes to parse the arguments. The program itself uses most of it.
 const BARE_ADDRESSES: u64 = 96 * MIB;
+/// Minimum data segment limit (`ulimit -d`) in bytes to parse the arguments.
 const BARE_DATA: u64 = 4 * MIB;
 
-/// Minimum data segment limit in bytes for a command that loads handlers: for compiling, stacks and sandboxes, besides the 128
-/// MiB that the allocator reserves.
+/// Minimum data segment limit in bytes for a command that loads handlers. Covers the 128 MiB that the allocator reserves, and
+/// memory for compiling, stacks and sandboxes.
 const DATA_FOR_HANDLERS: u64 = 256 * MIB;
 
-/// Purpose of a command, which determines the limits that the command needs.
+/// Purpose of a command. Determines the limits that the command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Sends messages, or manages queues and files.
@@ -47,10 +48,10 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Raises the limit of open files as far as possible, and then checks all limits of this process.
+    /// Raises the limit of open files as far as possible. Then checks all limits of this process.
     ///
     /// # Errors
-    /// Exit code 70 if a limit is too low. The text names each such limit and the fix.
+    /// Exit code 70 if a limit is too low. The text names each limit that is too low, and the fix.
     pub fn check_limits(self) -> Result<()> {
         raise_descriptors();
         let shortages: Vec<String> = Own::measure().shortages(self).map(|shortage| shortage.to_string()).collect();
@@ -58,11 +59,11 @@ impl Purpose {
     }
 }
 
-/// Checks that the limits of memory suffice to check all others. Allocates nothing, so that an allocation which the kernel refuses
-/// cannot end the process first.
+/// Checks that the memory limits of the process are high enough for [`Purpose::check_limits`]. Allocates nothing. Otherwise, the
+/// kernel could refuse an allocation and end the process before the check.
 ///
 /// # Errors
-/// With 70, after writing to standard error what a command needs, and the cure.
+/// Exit code 70 if a limit is too low. Writes the limit that hostler needs, and the fix, to standard error.
 pub fn check_bare_memory() -> std::result::Result<(), Exit> {
     let own = Own::measure_memory();
     if own.addresses.is_none_or(|limit| limit >= BARE_ADDRESSES) && own.data.is_none_or(|limit| limit >= BARE_DATA) {
@@ -70,14 +71,14 @@ pub fn check_bare_memory() -> std::result::Result<(), Exit> {
     }
     for shortage in own.shortages(Purpose::Plain) {
         let mut line = Line::default();
-        // A line that is too long is cut.
+        // A line that exceeds the buffer is truncated.
         let _ = writeln!(line, "hostler: {shortage}");
         let _ = io::stderr().write_all(&line.bytes[..line.length]);
     }
     Err(Exit::Internal)
 }
 
-/// Text on the stack.
+/// Buffer for a line of text. Lives on the stack and needs no allocation.
 struct Line {
     bytes: [u8; 512],
     length: usize,
@@ -101,8 +102,8 @@ impl fmt::Write for Line {
 
 /// Returns a warning if the process itself has a memory limit.
 ///
-/// Under such a limit, the kernel refuses allocations, and a refused allocation ends the process. Under the limit of a container,
-/// the kernel does not refuse allocations.
+/// Under a limit of the process itself, the kernel refuses allocations, and a refused allocation ends the process. Under a limit
+/// of the container, the kernel does not refuse allocations.
 pub fn own_memory_limit() -> Option<String> {
     let limits = [(Resource::As, 'v'), (Resource::Data, 'd')];
     let (kib, flag) = limits.into_iter().find_map(|(limit, flag)| Some((getrlimit(limit).current? >> 10, flag)))?;
@@ -126,13 +127,14 @@ impl Own {
     fn measure() -> Self {
         Self {
             files: getrlimit(Resource::Nofile).current,
-            // Does not count the descriptor that reads the folder. If the folder cannot be read, only the standard streams count.
+            // Leaves out the descriptor that reads the folder itself. If the folder cannot be read, counts only the three
+            // standard streams.
             open: fs::read_dir("/proc/self/fd").map_or(3, |open| (open.count() as u64).saturating_sub(1)),
             ..Self::measure_memory()
         }
     }
 
-    /// Measures the limits of memory alone, without an allocation.
+    /// Measures only the memory limits. Allocates nothing.
     fn measure_memory() -> Self {
         let limit = |resource| getrlimit(resource).current;
         let (addresses, data, stack) = (limit(Resource::As), limit(Resource::Data), limit(Resource::Stack));
@@ -158,17 +160,17 @@ impl Own {
     }
 }
 
-/// A limit that is too low. Displays as a line with the cure.
+/// A limit that is too low. Formatted as a line with the limit, the required limit, and the fix.
 struct Shortage {
     what: &'static str,
-    /// Its option of `ulimit`.
+    /// Option of `ulimit` that sets the limit.
     flag: char,
     limit: u64,
     needed: u64,
 }
 
 impl fmt::Display for Shortage {
-    /// Formats memory in KiB, as shells do.
+    /// Formats memory limits in KiB, the unit of `ulimit`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, flag, limit, needed } = *self;
         if flag == 'n' {

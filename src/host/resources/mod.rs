@@ -1,4 +1,4 @@
-//! Limits of the process on this machine, and the resulting numbers of slots, sandboxes and threads.
+//! Limits of this process, and the numbers of slots, sandboxes and threads that fit into them.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
@@ -34,10 +34,10 @@ use rustix::process::{Resource, getrlimit, getuid};
 pub struct Machine {
     /// Memory limit.
     pub memory: Limit,
-    /// Limit of threads and processes together: the lower of the container's limit and the user's limit (RLIMIT_NPROC). `None`:
-    /// no limit.
+    /// Maximum number of threads and processes together: the lower of the container's limit and the user's limit (RLIMIT_NPROC).
+    /// `None`: no limit.
     pub pids: Option<u64>,
-    /// Number of CPUs that the process may use, by scheduler affinity and cgroup quota. At least 1.
+    /// Number of CPUs that the process may use. Respects the scheduler affinity and the cgroup quota. At least 1.
     pub cpus: usize,
 }
 
@@ -89,8 +89,8 @@ impl Machine {
         Self { memory, pids, cpus: std::thread::available_parallelism().map_or(1, usize::from) }
     }
 
-    /// Applies the memory limit of an ECS task in bytes, if it is lower. The cgroups of the task's containers may not show this
-    /// limit.
+    /// Applies the memory limit of an ECS task, in bytes, if the limit is lower than the measured one. The cgroups of the task's
+    /// containers may not show the limit of the task.
     pub fn in_task(mut self, limit: Option<u64>) -> Self {
         if let Some(bytes) = limit.filter(|bytes| *bytes < self.memory.bytes) {
             self.memory = Limit { bytes, by: LimitedBy::Task };

@@ -1,7 +1,7 @@
-//! Divides the memory among the consumers: computes the number of slots and the memory of each sandbox.
+//! Divides the memory among the consumers. Computes the number of slots and the memory of each sandbox.
 //!
-//! All memory that a guest can make the process allocate is bounded and counted here. A guest that exceeds its bounds is refused
-//! memory, and the container never runs out of memory. The sum includes:
+//! All memory that a guest can make the process allocate is limited, and counts in the sum below. If a guest exceeds its limits,
+//! hostler refuses memory to the guest. The container itself never runs out of memory. The sum includes:
 //!
 //! - hostler itself: code and heap, memory that compiling leaves behind, caches of the queue, and log lines that wait for a slow
 //!   reader ([`telemetry`](hostler_telemetry) bounds these in bytes). With an OTLP endpoint, also spans that wait to be sent.
@@ -10,11 +10,11 @@
 //! - For each sandbox: its linear memory, memory that the host allocates for the guest (arguments of host calls, buffers of
 //!   streams), its stack, tables and handles. See [`footprint`]. With `allow.http`, also the buffers of open requests.
 //!
-//! A slot has one sandbox, or two if the hooks are in a separate component. The `processing-timeout` hook runs in the slot of its
-//! message, after the guest has ended. The `state-changed` hook runs outside the slots, one at a time.
+//! A slot has one sandbox. If the hooks are in a separate component, a slot has two. The `processing-timeout` hook runs in the
+//! slot of its message, after the guest has ended. The `state-changed` hook runs outside the slots, one call at a time.
 //!
-//! The sum excludes larger messages (up to 16 MiB in the embedded queue, more with the claim check) and the memory for compiling
-//! before the first message.
+//! The sum does not include larger messages (up to 16 MiB in the embedded queue, more with the claim check), nor the memory for
+//! compiling before the first message.
 
 mod refusal;
 
@@ -24,27 +24,27 @@ pub use refusal::Refusal;
 
 const MIB: u64 = 1 << 20;
 
-/// Memory of hostler itself in bytes. Measured: 18 MiB when idle, and 13 MiB that compiling leaves behind. The remainder is for
-/// log lines and for the allocator.
+/// Memory of hostler itself in bytes. Measurements: 18 MiB when idle, and 13 MiB that remain allocated after compiling. The rest
+/// is for log lines and for the allocator.
 pub const HOST: u64 = 40 * MIB;
 
-/// Number of slots of a consumer without `concurrency`, if the memory suffices.
+/// Number of slots of a consumer without `concurrency`. Fewer if the memory is too small.
 pub const SLOTS: usize = 16;
 
-/// Memory of each sandbox in bytes, for a consumer without `limits.memory`, if the memory suffices.
+/// Memory of each sandbox in bytes, for a consumer without `limits.memory`. Less if the memory is too small.
 pub const MEMORY: u64 = 128 * MIB;
 
-/// Minimum memory of a sandbox in bytes with several slots. If the memory is too small for [`FIRST_SLOTS`] slots of this size,
-/// the consumer gets fewer slots.
+/// Minimum memory of a sandbox in bytes if a consumer has several slots. If [`FIRST_SLOTS`] slots of this size do not fit, the
+/// consumer gets fewer slots.
 const COMFORTABLE: u64 = 16 * MIB;
 
 /// Minimum memory of a sandbox in bytes, for a consumer without `limits.memory`.
 const LEAST: u64 = 8 * MIB;
 
-/// Size of the message that is counted per slot, in bytes. Equals the maximum size of an SQS message.
+/// Size of the message that the sum counts per slot, in bytes. Equals the maximum size of an SQS message.
 const MESSAGE: u64 = MIB;
 
-/// Number of slots that get [`COMFORTABLE`] memory each before the memory per sandbox grows beyond that.
+/// Number of slots that must fit with [`COMFORTABLE`] memory before the memory per sandbox grows beyond that.
 const FIRST_SLOTS: u64 = 4;
 
 /// Memory demand of one consumer.
@@ -58,13 +58,13 @@ pub struct Demand {
     pub memory: Option<u64>,
     /// Maximum output stored per message, in bytes.
     pub output: u64,
-    /// Set if the hooks are in a separate component, which needs a second sandbox per slot.
+    /// Set if the hooks are in a separate component. Each slot then needs a second sandbox.
     pub hooks_apart: bool,
     /// Set if guests may send HTTP requests, which need buffers.
     pub http: bool,
-    /// Set if the consumer has a `state-changed` hook, which needs one more sandbox. Known after its handler is loaded.
+    /// Set if the consumer has a `state-changed` hook, which needs one more sandbox. Unset until the handler is loaded.
     pub observes_states: bool,
-    /// Size of the compiled code and data in bytes. Known after the handler is loaded.
+    /// Size of the compiled code and data in bytes. 0 until the handler is loaded.
     pub code: u64,
 }
 
@@ -106,8 +106,7 @@ impl Demand {
         footprint(memory).saturating_add(if self.http { HTTP_FOOTPRINT } else { 0 })
     }
 
-    /// Returns the maximum cost of one slot in bytes. Each term of the sum is rounded up to whole MiB, so that users can verify
-    /// the sum.
+    /// Returns the maximum cost of one slot in bytes. Rounds each term of the sum up to whole MiB. Users can then verify the sum.
     pub(super) fn slot(&self, memory: u64) -> u64 {
         let output = self.output.saturating_mul(2);
         whole(self.sandbox(memory).saturating_mul(self.sandboxes()).saturating_add(MESSAGE).saturating_add(output))
@@ -118,7 +117,7 @@ impl Demand {
         if self.observes_states { whole(self.sandbox(memory)) } else { 0 }
     }
 
-    /// Returns the maximum cost of this many slots and the `state-changed` hook, in bytes.
+    /// Returns the maximum cost of this many slots, plus the cost of the `state-changed` hook, in bytes.
     pub(super) fn cost(&self, slots: usize, memory: u64) -> u64 {
         self.slot(memory).saturating_mul(slots as u64).saturating_add(self.observer(memory))
     }
@@ -133,13 +132,13 @@ impl Demand {
         self.cost(self.slots.unwrap_or(SLOTS), self.memory.unwrap_or(MEMORY))
     }
 
-    /// Returns the best number of slots and memory per sandbox for `bytes`, which must cover the minimum.
+    /// Returns the best number of slots, and the best memory per sandbox, for `bytes`. `bytes` must be enough for the minimum.
     fn fit(&self, bytes: u64) -> (usize, u64) {
         let memory = self.memory.unwrap_or_else(|| match self.slots {
             Some(slots) => self.largest(slots, bytes, LEAST).unwrap_or(LEAST),
             None => {
                 let quarter = self.slot_within(bytes / FIRST_SLOTS).unwrap_or(COMFORTABLE);
-                // If `bytes` are not enough for one comfortable slot, a single slot gets all of them.
+                // If `bytes` cannot hold a slot with [`COMFORTABLE`] memory, a single slot gets all of `bytes`.
                 if self.cost(1, quarter) <= bytes { quarter } else { self.largest(1, bytes, LEAST).unwrap_or(LEAST) }
             }
         });
@@ -148,13 +147,14 @@ impl Demand {
         (self.slots.unwrap_or(carried), memory)
     }
 
-    /// Returns the largest memory of a sandbox for which a slot costs at most `bytes`. `None`: even [`COMFORTABLE`] memory costs
-    /// more.
+    /// Returns the largest memory per sandbox with which a slot costs at most `bytes`. `None`: a slot costs more even with
+    /// [`COMFORTABLE`] memory.
     fn slot_within(&self, bytes: u64) -> Option<u64> {
         choices(COMFORTABLE, MEMORY).find(|memory| self.slot(*memory) <= bytes)
     }
 
-    /// Returns the largest memory of a sandbox for which this many slots cost at most `bytes`. `None`: even `least` costs more.
+    /// Returns the largest memory per sandbox with which this many slots cost at most `bytes`. `None`: they cost more even with
+    /// `least` memory.
     pub(super) fn largest(&self, slots: usize, bytes: u64, least: u64) -> Option<u64> {
         choices(least, MEMORY.max(self.memory.unwrap_or(0))).find(|memory| self.cost(slots, *memory) <= bytes)
     }
@@ -170,11 +170,11 @@ fn choices(least: u64, most: u64) -> impl Iterator<Item = u64> {
     (least / MIB..=most / MIB).rev().map(|mib| mib * MIB)
 }
 
-/// Divides `limit`, less `host` bytes for hostler itself. Each consumer gets its minimum. The rest is divided evenly among the
-/// consumers that can use more.
+/// Divides the memory limit among the consumers. First subtracts `host` bytes for hostler itself. Each consumer gets its minimum.
+/// The consumers that can use more share the rest evenly.
 ///
 /// # Errors
-/// [`Refusal`] if the minimum of all consumers does not fit.
+/// [`Refusal`] if the sum of all minimums exceeds the limit.
 pub fn plan(limit: &Limit, host: u64, demands: &[Demand]) -> Result<Plan, Refusal> {
     let least = |demand: &Demand| {
         let (slots, memory) = demand.least();
@@ -185,7 +185,7 @@ pub fn plan(limit: &Limit, host: u64, demands: &[Demand]) -> Result<Plan, Refusa
     let Some(mut rest) = limit.bytes.checked_sub(needed) else {
         return Err(Refusal::new(limit, demands, (host, code), needed));
     };
-    // Consumers that can use little more come first. The others share the memory that is left over.
+    // Serves the consumers that can use the least beyond their minimum first. The later ones share the memory that remains.
     let mut order: Vec<&Demand> = demands.iter().collect();
     order.sort_by_key(|demand| demand.most().saturating_sub(least(demand)));
     let mut shares = Vec::new();

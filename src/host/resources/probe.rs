@@ -1,4 +1,5 @@
-//! Trial start of the needed threads, before any runtime starts. A runtime panics if the kernel refuses a thread.
+//! Starts and ends the needed number of threads as a trial, before any runtime starts. A runtime panics if the kernel refuses a
+//! thread.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -10,17 +11,19 @@ use rustix::process::{Resource, getrlimit};
 use super::Machine;
 use crate::exit::{Exit, Failure, Result};
 
-/// Stack size of each trial thread in bytes, as in runtimes. Under a memory limit, the kernel may refuse the stack.
+/// Stack size of each trial thread in bytes. Equals the stack size in runtimes. Under a memory limit, the kernel may refuse the
+/// stack.
 const STACK: usize = 2 << 20;
 
-/// Maximum wait until the kernel no longer counts the ended threads.
+/// Maximum time to wait until the kernel no longer counts the ended threads.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Machine {
-    /// Starts this many threads at once and ends them. Does nothing if neither threads nor memory are limited.
+    /// Starts this many threads at once, and ends them. Does nothing if neither the threads nor the memory of the process are
+    /// limited.
     ///
     /// # Errors
-    /// Exit code 70, with the fix, if the kernel refuses a thread.
+    /// Exit code 70 if the kernel refuses a thread. The text contains the fix.
     pub fn try_threads(&self, threads: usize) -> Result<()> {
         let memory = [Resource::As, Resource::Data].into_iter().any(|limit| getrlimit(limit).current.is_some());
         if self.pids.is_some() || memory { try_threads(threads) } else { Ok(()) }

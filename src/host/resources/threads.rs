@@ -1,42 +1,43 @@
-//! Computes the number of threads of each pool, such that nothing that starts later fails for lack of a thread.
+//! Computes the number of threads of each pool. The numbers leave enough threads for everything that starts later.
 
 use std::fmt;
 
 use super::Machine;
 
-/// Number of hostler's threads outside the pools, with room for health checks. Each health check brings a few threads of the
-/// container engine into the container's group.
+/// Number of hostler's threads outside the pools, plus room for health checks. During a health check, a few threads of the
+/// container engine run in the container's group.
 const OTHERS: u64 = 24;
 
-/// Number of pools of the host: blocking calls, and compiling.
+/// Number of pools of the host: one for blocking calls, and one for compiling.
 const POOLS: u64 = 2;
 
-/// Number of pools of each set of guest runtimes: fast guests, background guests, and the blocking calls of three runtimes. The
-/// fast guests run in two runtimes.
+/// Number of pools of each set of guest runtimes: one for fast guests, one for background guests, and one for the blocking calls
+/// of each of three runtimes. Two of these runtimes run fast guests.
 const POOLS_PER_SET: u64 = 5;
 
-/// Minimum number of threads of a set of runtimes: one for guests, and one for their blocking calls.
+/// Minimum number of threads of each set of runtimes: one for guests, and one for their blocking calls.
 const LEAST_PER_SET: u64 = 2;
 
 /// Maximum number of threads that compile handlers. More threads gain little.
 const MAX_COMPILING: usize = 16;
 
-/// Maximum number of threads of a pool for blocking calls. Equals tokio's default.
+/// Maximum number of threads of each pool for blocking calls. Equals the default of tokio.
 const MAX_BLOCKING: usize = 512;
 
-/// Minimum memory per guest thread in bytes. Each thread has an arena of the allocator.
+/// Minimum memory per guest thread in bytes. The allocator keeps a separate arena for each thread.
 const MEMORY_PER_WORKER: u64 = 16 << 20;
 
-/// Sizes of the pools. Each size is at least 1, except `background`. Sizes of guest pools apply to each set of runtimes.
+/// Sizes of the pools. `background` may be 0, and all other sizes are at least 1. The sizes of guest pools apply to each set of
+/// runtimes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threads {
-    /// Number of sets of guest runtimes: the requested number, or 1 if the process limit is too low.
+    /// Number of sets of guest runtimes. Equals the requested number, or 1 if the process limit is too low for it.
     pub sets: usize,
     /// Number of threads on which guests start.
     pub guests: usize,
-    /// Number of threads on which long computations of guests continue. 0 if the process limit is low.
+    /// Number of threads to which hostler moves guests that compute for long. 0 if the process limit is low.
     pub background: usize,
-    /// Maximum number of file threads for guests, for each of the three runtimes of a set.
+    /// Maximum number of threads for the files of guests. Applies to each of the three runtimes of a set.
     pub guests_blocking: usize,
     /// Maximum number of threads for name resolution and hostler's own files.
     pub control_blocking: usize,
@@ -45,8 +46,9 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Returns the sizes that fit the machine. `sets` is the requested number of sets of guest runtimes. Each pool gets at most
-    /// an equal part of the processes that remain after hostler's other threads. With one set, this is a seventh.
+    /// Returns the sizes that fit the machine. `sets` is the requested number of sets of guest runtimes. Subtracts hostler's
+    /// other threads from the process limit. Each pool gets at most an equal part of the remainder. With one set, this is a
+    /// seventh.
     pub fn of(machine: &Machine, sets: usize) -> Self {
         let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
         let sets = if TooFewProcesses::of(machine, sets).is_none() { sets.max(1) } else { 1 };
@@ -65,7 +67,8 @@ impl Threads {
     }
 }
 
-/// The process limit is too low for this many sets of runtimes. Therefore, all guests share one set.
+/// Shortage of processes: the process limit is too low for the requested number of sets of runtimes. Therefore, all guests share
+/// one set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooFewProcesses {
     allowed: u64,
@@ -73,7 +76,7 @@ pub struct TooFewProcesses {
 }
 
 impl TooFewProcesses {
-    /// Returns the shortage if the machine allows too few processes for this many sets. `None`: the limit suffices.
+    /// Returns the shortage if the process limit is too low for this many sets. `None`: the limit is high enough.
     pub fn of(machine: &Machine, sets: usize) -> Option<Self> {
         let needed = OTHERS + POOLS + LEAST_PER_SET * sets as u64;
         let allowed = machine.pids.filter(|allowed| sets > 1 && *allowed < needed)?;
@@ -100,15 +103,16 @@ impl fmt::Display for TooFewProcesses {
     }
 }
 
-/// Number of threads of a host outside the pools, without the signal thread: log, health file, epoch, and writer of the queue.
+/// Number of threads of a host outside the pools: for log, health file, epoch, and writer of the queue. Does not include the
+/// signal thread.
 const OWN: usize = 4;
 
-/// Number of threads that load handlers. They end before guests need file threads.
+/// Number of threads that load handlers. These threads end before guests need file threads.
 const LOADING: usize = 2;
 
 impl Threads {
-    /// Returns the number of threads that a host starts in any case, without the signal thread. Of the pools for blocking calls,
-    /// only one thread counts.
+    /// Returns the number of threads that every host starts. Does not include the signal thread. Counts one thread for all pools
+    /// of blocking calls together.
     pub fn least(&self) -> usize {
         let compiling = if self.compiling > 1 { self.compiling } else { 0 };
         OWN + LOADING + compiling + self.sets * (self.guests + self.background) + 1
@@ -145,7 +149,7 @@ mod tests {
         }
         let sets = |sets| Threads::of(&machine(64, Some(64), 1024 * 1024), sets);
         assert_eq!((sets(1).guests, sets(3).guests, sets(19).guests), (5, 2, 1));
-        // The process limit is too low for one set each. All guests share one set.
+        // Here, the process limit is too low for 20 sets. All guests share one set.
         assert_eq!((sets(19).sets, sets(20)), (19, sets(1)));
         let shortage = |pids, sets| TooFewProcesses::of(&machine(64, pids, 1024), sets);
         assert_eq!([shortage(None, 20), shortage(Some(64), 19), shortage(Some(1), 1)], [None, None, None]);

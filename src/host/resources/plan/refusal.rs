@@ -1,4 +1,4 @@
-//! Refusal of sandboxes that do not fit into the memory: shows a sum that users can verify, and fixes.
+//! Refusal of a config whose sandboxes do not fit into the memory. The text shows a sum that users can verify, and fixes.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::Demand;
 
 const MIB: u64 = 1 << 20;
 
-/// Error for sandboxes that do not fit into the memory. The text shows the arithmetic line by line, and fixes.
+/// Error for sandboxes that do not fit into the memory. The text shows the arithmetic line by line, and the fixes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     limit: Limit,
@@ -25,7 +25,7 @@ impl Refusal {
         Self { limit: limit.clone(), demands: demands.to_vec(), host, code, needed }
     }
 
-    /// Returns changes to the consumer with the largest demand, and a higher limit. Each change alone is sufficient.
+    /// Returns fixes: changes to the consumer with the largest demand, and a higher limit. Each fix is sufficient by itself.
     fn cures(&self) -> Vec<String> {
         let cost = |demand: &Demand| {
             let (slots, memory) = demand.least();
@@ -124,7 +124,7 @@ mod tests {
         assert!(!text.contains("fewer slots"), "{text}");
     }
 
-    /// A fix that does not work would be worse than none.
+    /// Checks that every proposed fix works. A fix that fails would be worse than none.
     #[test]
     fn every_cure_cures() {
         let demands = |slots, memory| [demand("thumbnails", slots, memory), demand("mails", None, None)];
