@@ -49,7 +49,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// Parses a pause between two checks. Must be at least one second.
+/// Parses the pause between two checks, which must be at least one second.
 fn pause(text: &str) -> std::result::Result<Duration, String> {
     match duration::parse(text) {
         Ok(pause) if pause >= Duration::from_secs(1) => Ok(pause),
@@ -101,7 +101,8 @@ async fn once(
     }
     let (mut delta, _) = Watch::new(args.remind).after(Duration::ZERO, &Look::Seen(&seen.levels, &seen.unread));
     let alarms = !delta.news.is_empty();
-    // The notice also names queues that deny access. Such queues alone cause no notice, or every scheduled run would send one.
+    // The notice also names queues that deny access. Such queues alone cause no notice. Otherwise, every scheduled run would send
+    // one.
     delta.denied.clear();
     if let (Some(notifier), false) = (notifier, delta.is_empty()) {
         let notice = alarms::notice(&delta, &seen.unread, SystemTime::now());

@@ -1,4 +1,4 @@
-//! Command `hostler check`: detects every problem that can be detected before the first message.
+//! Command `hostler check`. Detects every problem that can be detected before the first message.
 
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
@@ -37,11 +37,11 @@ pub(super) fn run(args: &Args) -> Result {
         say(format_args!("hostler: warning: {warning}"));
     }
     let machine = Machine::measure();
-    // Starts the same number of threads as `run`, including the signal thread, so that `check` reports a process limit that is
-    // too low.
+    // Starts as many threads as `run` does, including the signal thread. Thereby, `check` detects a process limit that is too
+    // low.
     machine.try_threads(Threads::of(&machine, host::sets(&loaded.config.consumers)).least() + 1)?;
     handler::compile_with(Threads::of(&machine, 1).compiling);
-    // Every part is checked, so that one run reports all problems.
+    // Checks every part even after a failure. One run then reports all problems.
     telemetry::show_warnings();
     let grants = host::check_grants(&loaded);
     let hardening = check_hardening(&loaded.config, &machine);
@@ -51,7 +51,8 @@ pub(super) fn run(args: &Args) -> Result {
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
     let mut messages: Vec<&str> = Vec::new();
     for Failure { message, .. } in &failures {
-        // A grant that reaches the queue file also prevents opening the queue. The same message may therefore occur twice.
+        // A grant that includes the queue file also prevents opening the queue. Prints the common message of both errors only
+        // once.
         if !messages.iter().any(|told| told.contains(message.as_str())) {
             messages.push(message);
         }
@@ -61,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result {
 
 fn check_hardening(config: &Config, machine: &Machine) -> Result<()> {
     let hardening = Hardening::examine(config, machine)?;
-    // With `hardening = "require"`, `examine` has already failed because of a shortage.
+    // With `hardening = "require"`, a shortage has already made `examine` fail.
     if let Some(shortage) = host::too_few_processes(config, machine) {
         say(format_args!("hostler: warning: {shortage}\n  cure: {}", shortage.cure()));
     }
@@ -75,10 +76,10 @@ fn check_hardening(config: &Config, machine: &Machine) -> Result<()> {
 }
 
 async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
-    // As in `run`, first refuses a config whose memory demand exceeds the limit even without the handlers.
+    // Like `run`, first refuses a config whose memory demand exceeds the limit even without the handlers.
     host::plan(config, machine, &[])?;
     let cache = host::cache(config);
-    // Uses a pool of the same size as `run`, so that both commands refuse the same handlers.
+    // Uses a pool of the same size as in `run`. Therefore, both commands refuse the same handlers.
     let engine = Engine::new(host::pool(config)).map_err(|error| Failure::new(Exit::Internal, error))?;
     let engine = engine.with_cache(cache.clone());
     let load = |definition: Result<Definition>| {
@@ -105,7 +106,7 @@ async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Formats the memory share of each consumer. Adds the memory limit if the limit reduces a share.
+/// Formats the memory share of each consumer. If the memory limit reduces a share, adds the limit.
 fn describe_plan(config: &Config, plan: &Plan) -> String {
     let shares = plan.shares.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let scarce = config.consumers.iter().zip(&plan.shares).any(|(consumer, share)| {

@@ -10,7 +10,7 @@ use hostler_health::{self as health, Reason, Report, StartPeriod, Status, Timest
 use hostler_types::duration;
 use hostler_types::printable::{Printable, in_json};
 
-/// The end of its help.
+/// Text at the end of the help of `check-consumer-health`.
 pub const HELP: &str = "\
 Examples:
   hostler check-consumer-health
@@ -20,7 +20,7 @@ Made for the HEALTHCHECK of a container: reads the file that `hostler run` keeps
     no network. Waits at most 5 s for the file's lock. Exits with 0 when healthy or starting; with 1 when unhealthy, with \
     the reasons on standard error.";
 
-/// The arguments of `hostler check-consumer-health`, but for the config.
+/// Arguments of `hostler check-consumer-health`, except those about the config.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The health file [default: host.health_file]
@@ -34,7 +34,8 @@ pub struct Args {
     start_period: Duration,
 }
 
-/// Prints the verdict on `health_file`, or on the file that the arguments name. Returns the exit code, 0 or 1.
+/// Prints the verdict on the health file that the arguments name. If they name none, uses `health_file`. Returns the exit code: 0
+/// if healthy or starting, otherwise 1.
 pub fn run(args: &Args, health_file: &Path) -> u8 {
     let path = args.file.as_deref().unwrap_or(health_file);
     let file = health::read_in_turn(path);
@@ -49,7 +50,7 @@ pub fn run(args: &Args, health_file: &Path) -> u8 {
     };
 
     let line = if args.json { json(&verdict, report) } else { line(&verdict, report) };
-    // A failed write of the text must not change the exit code, because container engines read only the exit code.
+    // Container engines read only the exit code. Therefore, a failed write of the text does not change it.
     let _ = writeln!(io::stdout(), "{}", Printable(&line));
     if !verdict.healthy() {
         let _ = writeln!(io::stderr(), "{}", Printable(&joined(&verdict.reasons, "\n")));
@@ -77,7 +78,7 @@ fn json(verdict: &Verdict, report: Option<&Report>) -> String {
         report: Option<&'a Report>,
     }
     let answer = Answer { status: verdict.status, healthy: verdict.healthy(), reasons: &verdict.reasons, report };
-    // Serialization is not expected to fail. If it fails, the error text is printed.
+    // The serialization of these types does not fail. If it did, this would print the text of the error.
     let text = serde_json::to_string(&answer).unwrap_or_else(|error| error.to_string());
     in_json(&text).into_owned()
 }

@@ -56,7 +56,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// Parses an idle time that CloudWatch can cover: one minute to 455 days, the retention of CloudWatch's hourly data.
+/// Parses an idle time from one minute to 455 days. CloudWatch keeps hourly data for 455 days.
 fn window(text: &str) -> std::result::Result<Duration, String> {
     let time = duration::parse(text).map_err(|error| error.to_string())?;
     let known = Duration::from_secs(60)..=Duration::from_secs(455 * 86_400);
@@ -107,8 +107,8 @@ pub(super) fn run(args: &Args) -> Result {
     })
 }
 
-/// Resolves when a signal stops a command without --apply. With --apply, never resolves, because the removal watches the token
-/// itself and finishes the call under way.
+/// Without --apply, resolves when a signal stops the command. With --apply, never resolves, because the removal itself watches
+/// the token and finishes its current call.
 async fn stopped_looking(args: &Args, stop: &CancellationToken) {
     match args.apply {
         false => stop.cancelled().await,
@@ -116,7 +116,8 @@ async fn stopped_looking(args: &Args, stop: &CancellationToken) {
     }
 }
 
-/// Surveys all queues, topics and bodies. With --apply, surveys again and removes what both surveys found unused.
+/// Surveys all queues, topics and stored bodies. With --apply, surveys them again after a pause, and removes what both surveys
+/// found unused.
 async fn clean(
     args: &Args,
     config: &Config,
@@ -145,7 +146,7 @@ async fn clean(
     Ok((second, Some(done)))
 }
 
-/// Returns all names in the config: consumed queues, their dead-letter queues, and destinations.
+/// Returns all names in the config: those of consumed queues, their dead-letter queues, and destinations.
 fn named(config: &Config) -> Named {
     let mut named = Named::default();
     for consumer in &config.consumers {

@@ -1,4 +1,4 @@
-//! Dead letters, as commands show them to people and programs.
+//! Dead letters in the forms that commands print: text for users, and JSON for programs.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,8 +11,8 @@ use hostler_types::Timestamp;
 use hostler_types::message::{AttributeValue, Message};
 use hostler_types::printable::{on_one_line, shortened};
 
-/// A dead letter, as `--json` prints it. Unknown fields are null. If SQS moved the message by its redrive policy, hostler's
-/// attributes are missing, and reason, source and attempts are unknown.
+/// A dead letter, as `--json` prints it. Unknown fields are null. A message that SQS itself dead-lettered lacks hostler's
+/// attributes. Its reason, source and attempts are unknown.
 #[derive(Debug, Serialize)]
 pub(super) struct DeadLetter {
     id: String,
@@ -24,13 +24,14 @@ pub(super) struct DeadLetter {
     attempts: Option<u32>,
     /// Age in seconds, counted from `enqueued_at`.
     age_seconds: u64,
-    /// Time at which the queue accepted the message. On SQS, a dead letter is a copy, and this is the time of dead-lettering.
+    /// Time at which the queue accepted the message. On SQS, a dead letter is a copy of the original message. There, this is the
+    /// time of dead-lettering.
     enqueued_at: Timestamp,
     /// Message id before the first requeue.
     original_id: Option<String>,
     group: Option<String>,
     routing_key: Option<String>,
-    /// Size of the body in bytes, also for a body stored in S3. Null: the pointer to the stored body does not contain the size.
+    /// Size of the body in bytes, even if the body is stored in S3. Null if the pointer to the stored body lacks the size.
     size_bytes: Option<u64>,
     #[serde(flatten)]
     whole: Option<Whole>,
@@ -55,7 +56,7 @@ impl DeadLetter {
         }
     }
 
-    /// Adds all other data of the message: content type, attributes and body.
+    /// Adds the remaining data of the message: content type, attributes and body.
     pub(super) fn in_whole(self, message: &Message) -> Self {
         Self { whole: Some(Whole::of(message)), ..self }
     }

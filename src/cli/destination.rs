@@ -1,4 +1,4 @@
-//! Destinations of messages that a user sends. Refuses a destination without a consumer.
+//! Checks the destination of messages that a user sends. Refuses a destination without a consumer.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use crate::host;
 use hostler_config::{Config, alike};
 use hostler_types::channel::Channel;
 
-/// The longest delay that any queue keeps by itself.
+/// Maximum delay that every queue supports without being set up for it.
 const KEPT: Duration = Duration::from_secs(15 * 60);
 
 /// Maximum number of channels that a refusal names.
 const NAMED: usize = 12;
 
-/// Returns the channel to send to. For the bare name of an exchange in the config, returns a channel of a consumer on this
-/// exchange. The bare name itself could reach a queue with the same name.
+/// Returns the channel to send to. If `channel` is the bare name of an exchange in the config, returns a channel of one of its
+/// consumers. A queue may have the same name as the exchange. A message to the bare name would reach that queue.
 pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     let mut consumed = config.consumers.iter().map(|consumer| &consumer.channel);
     if channel.exchange().is_some() || consumed.clone().any(|known| known.queue() == channel.queue()) {
@@ -23,8 +23,9 @@ pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     consumed.find(|known| known.exchange() == Some(channel.queue())).unwrap_or(channel)
 }
 
-/// Refuses a channel that is neither in the config nor in `stored`, the existing channels of the queue. A mistyped name would
-/// create a queue without a consumer, or an exchange without subscriptions, which drops messages.
+/// Refuses a channel that is neither in the config nor in `stored`. `stored` contains the existing channels of the queue. A
+/// mistyped name would create a queue without a consumer, or an exchange without subscriptions. An exchange without subscriptions
+/// drops messages.
 pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> Result<()> {
     let known: Vec<Channel> = named(config).chain(stored.iter().cloned()).collect();
     if takes(&known, channel) {
@@ -39,7 +40,8 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
     Err(Failure::new(Exit::QueueUnreachable, text))
 }
 
-/// Refuses a delay for which the queue of a consumer is not set up: it would dead-letter or drop the message while that waits.
+/// Refuses a delay beyond 15 minutes that exceeds the `longest_delay` of a consumer of this channel. The consumer's queue is not
+/// set up for the delay, and would dead-letter or drop the waiting message.
 pub(super) fn check_delay(config: &Config, channel: &Channel, delay: Duration) -> Result<()> {
     let short = config.consumers.iter().find(|consumer| {
         let known = &consumer.channel;
@@ -57,7 +59,7 @@ pub(super) fn check_delay(config: &Config, channel: &Channel, delay: Duration) -
     Err(Failure::new(Exit::Usage, text))
 }
 
-/// Returns the channels of the config's consumers, their dead-letter queues, and their destinations.
+/// Returns the channels that the config names: those of its consumers, their dead-letter queues, and their destinations.
 fn named(config: &Config) -> impl Iterator<Item = Channel> {
     config.consumers.iter().flat_map(|consumer| {
         let dead_letters = consumer.channel.dead_letter_queue().parse().ok().filter(|_| consumer.dead_letter);
@@ -66,7 +68,8 @@ fn named(config: &Config) -> impl Iterator<Item = Channel> {
     })
 }
 
-/// Returns true if a message to `channel` reaches one of the `known` channels. A bare name refers to a queue or an exchange.
+/// Returns true if a message to `channel` reaches one of the `known` channels. A bare name can be the name of a queue or of an
+/// exchange.
 fn takes(known: &[Channel], channel: &Channel) -> bool {
     known.iter().any(|one| {
         let bare = channel.exchange().is_none();
@@ -74,7 +77,7 @@ fn takes(known: &[Channel], channel: &Channel) -> bool {
     })
 }
 
-/// Formats the end of a refusal: a similar name, the known names, and advice for creating a new channel.
+/// Formats the end of a refusal: a similar name, the known names, and how to create a channel.
 fn cure(known: &[Channel], channel: &Channel) -> String {
     let mut names: Vec<String> = known.iter().map(Channel::to_string).collect();
     names.sort_unstable();

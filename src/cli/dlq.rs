@@ -133,7 +133,7 @@ pub(super) fn run(args: &Args) -> Result {
     }
 }
 
-/// Returns the dead-letter queue of a channel. A channel that already is a dead-letter queue is returned unchanged.
+/// Returns the dead-letter queue of a channel. If the channel already is a dead-letter queue, returns the channel unchanged.
 pub(super) fn dead_letters(channel: &Channel) -> Result<Channel> {
     match channel.of_dead_letters() {
         Some(_) => Ok(channel.clone()),
@@ -173,7 +173,8 @@ fn show(args: &ShowArgs) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Returns the dead letters that match, in full if `whole` is set, and a report on messages that could not be inspected.
+/// Returns the matching dead letters, and a report on messages that could not be inspected. If `whole` is set, each dead letter
+/// includes its attributes and body.
 fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter>, Looked)> {
     let config = config.load()?.config;
     let stop = stop_on_signal()?;
@@ -188,7 +189,7 @@ fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter
     })
 }
 
-/// Returns the matching messages, each converted by `show`, and a report on messages that could not be inspected.
+/// Returns the matching messages, and a report on messages that could not be inspected. Converts each message by `show`.
 pub(super) async fn found<T: Send>(
     broker: &dyn Admin,
     wanted: Look,
@@ -263,7 +264,7 @@ fn rehearse(args: &DropArgs, from: &Channel) -> Result {
     unmet.map_or(Ok(Exit::Ok), Err)
 }
 
-/// Drops the matching messages. Messages that match but could not be removed count as failed in the report.
+/// Drops the matching messages. The report counts a matching message as failed if it could not be removed.
 pub(super) async fn dropped(
     broker: &dyn Admin,
     order: MoveRequest,

@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result {
     let elsewhere = |handler: &HandlerRef| matches!(handler, HandlerRef::S3 { .. });
     let driver = config.queue.driver;
     if driver != Driver::Sqs && args.cluster.is_none() && !handlers(&config).any(elsewhere) {
-        // An IAM policy needs at least one statement. Therefore, standard output remains empty.
+        // An IAM policy needs at least one statement. Without any, the command prints no policy.
         say(format_args!("hostler: the {} queue needs no permission on AWS", driver.word()));
     } else {
         print(pretty_json(&policy(args, &config)?)?);
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Parses an AWS account ID (AWS: 12 digits). Other text would produce ARNs that match nothing or too much.
+/// Parses an AWS account ID (AWS: 12 digits). Another text would lead to ARNs that match nothing, or too much.
 fn account(text: &str) -> std::result::Result<String, &'static str> {
     let is_one = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_one { Ok(text.to_owned()) } else { Err("write the 12 digits of an AWS account") }
@@ -88,7 +88,7 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
 
     let variables = ["AWS_REGION", "AWS_DEFAULT_REGION"];
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
-    // Other queues than SQS need no AWS permissions, but handlers may be in an S3 bucket.
+    // Only SQS queues need AWS permissions. With any queue, handlers may be in an S3 bucket.
     let queues = if config.queue.driver == Driver::Sqs { &config.consumers[..] } else { &[] };
     let consumed: Vec<_> = queues.iter().map(host::channel_spec).collect();
     let sends = |consumer: &hostler_config::Consumer| {

@@ -1,4 +1,4 @@
-//! `hostler inflight` and `hostler cancel`.
+//! Commands `hostler inflight` and `hostler cancel`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use hostler_health::{
     self as health, Answer, CancelResult, MessageReport, Question, Report, Requests, Timestamp, process,
 };
 
-/// The place of the host that is asked.
+/// Arguments that identify the host.
 #[derive(Debug, clap::Args)]
 struct HostArg {
     /// The host's health file [default: the config's `host.health_file`]
@@ -51,7 +51,7 @@ pub(super) struct CancelArgs {
     host: HostArg,
 }
 
-/// `hostler inflight`.
+/// Runs `hostler inflight`.
 pub(super) fn run(args: &Args) -> Result {
     let (_, answer) = args.host.ask(None, Question::List)?;
     match answer {
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// `hostler cancel`.
+/// Runs `hostler cancel`.
 pub(super) fn cancel(args: &CancelArgs) -> Result {
     let (id, consumer) = (&args.id, args.consumer.clone());
     let question = Question::Cancel { message_id: id.clone(), consumer: consumer.clone() };
@@ -93,7 +93,8 @@ pub(super) fn cancel(args: &CancelArgs) -> Result {
 }
 
 impl HostArg {
-    /// Asks the host; returns its process id and its answer. `consumer`: the one that is meant, which has to exist.
+    /// Sends a request to the host. Returns the host's process id and its answer. If `consumer` is set, the host must have a
+    /// consumer of this name.
     fn ask(&self, consumer: Option<&str>, question: Question) -> Result<(u32, Answer)> {
         let file = self.file.clone();
         let file = file.unwrap_or_else(|| config::health_file(self.config.config.as_deref(), std::env::vars_os()));
@@ -111,7 +112,7 @@ impl HostArg {
     }
 }
 
-/// Returns the reason why the host cannot answer, if there is one.
+/// Returns the reason why the host cannot answer. `None`: the host is running.
 fn absence(report: &Report) -> Option<health::Reason> {
     match health::host_beside(report) {
         Some(pid) => Some(health::Reason::AnotherContainer { pid }),
@@ -134,7 +135,7 @@ fn unanswered(answer: &Answer) -> Failure {
 
 const HEADER: [&str; 7] = ["CONSUMER", "MESSAGE", "ATTEMPT", "STATE", "AGE", "TIME LEFT", "LEASE LEFT"];
 
-/// Returns a message's cells, in the order of [`HEADER`].
+/// Returns the cells of a message, in the order of [`HEADER`].
 fn cells(message: &MessageReport) -> Vec<String> {
     vec![
         message.consumer.clone(),
@@ -147,7 +148,7 @@ fn cells(message: &MessageReport) -> Vec<String> {
     ]
 }
 
-/// Formats seconds for people: tenths below a minute, then two units.
+/// Formats a duration in seconds: with one decimal below a minute, and otherwise with its two largest units.
 fn shown(seconds: f64) -> String {
     if seconds < 60.0 {
         return format!("{seconds:.1}s");

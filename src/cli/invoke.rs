@@ -1,4 +1,4 @@
-//! Command `hostler invoke`: runs one handler on one message, without a queue.
+//! Command `hostler invoke`. Runs one handler on one message, without a queue.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use hostler_wasm::cache::Cache;
 use hostler_wasm::fetch::Reference;
 use hostler_wasm::{self as handler, Definition, Engine, Grants, Pool, Source};
 
-/// Default limits for a handler without a config. Equal to the defaults of the config.
+/// Default limits for a handler without a config. Equal the defaults of the config.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const OUTPUT: usize = 64 * 1024;
 
-/// Number of threads for one message: for the guest, its blocking calls, the epoch, and fetching.
+/// Number of threads that one message needs: for the guest, its blocking calls, the epoch, and fetching.
 const THREADS: usize = 6;
 
-/// Size of the sandbox pool. Larger than handler and hooks need, so that the largest component fits.
+/// Size of the sandbox pool. Larger than a handler and its hooks need. Even the largest component therefore fits.
 const POOL: Pool = Pool { sandboxes: 8 };
 
 const HELP: &str = "\
@@ -99,7 +99,7 @@ pub(super) fn run(args: &Args) -> Result {
     sendable(&attributes)?;
     let subject = subject(args, &machine)?;
     let body = args.body.open()?.read_all()?;
-    // As in `run`, refuses a handler that does not fit into the pool.
+    // Like `run`, refuses a handler that does not fit into the pool.
     let engine = Engine::new(POOL).map_err(|error| Failure::new(Exit::Internal, error))?.with_cache(subject.cache);
     let bad = |error| Failure::new(Exit::BadHandler, error);
     let loaded = handler::load(&engine, &subject.definition).map_err(bad)?;
@@ -128,7 +128,8 @@ pub(super) fn run(args: &Args) -> Result {
     let success = outcome.is_success();
     let mut captured = call.output.take();
     if captured.stdout.is_empty() {
-        // A command that should reply writes the reply to standard output. Without a reply, this output is shown.
+        // A command with `reply = "stdout"` writes its reply to standard output. If the outcome is no reply, this output is shown
+        // as standard output.
         captured.stdout = std::mem::take(&mut captured.reply);
     }
     match args.json {
@@ -140,7 +141,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(if success { Exit::Ok } else { Exit::Failed })
 }
 
-/// Refuses attributes that no queue accepts. Does not limit the body, because each queue has a different maximum size.
+/// Refuses attributes that no queue accepts. Does not limit the size of the body, because the maximum differs between queues.
 fn sendable(attributes: &Attributes) -> Result<()> {
     let message = Outgoing { attributes: attributes.clone(), ..Outgoing::default() };
     message.validate(usize::MAX).map_err(|error| Failure::new(Exit::Usage, error))
@@ -168,14 +169,14 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
     }
 }
 
-/// Returns a question with the consumer that a misspelt name may mean.
+/// Returns a hint that names the consumer with the most similar name. Empty if no name is similar.
 fn meant(name: &str, config: Option<&Config>) -> String {
     let consumers = config.into_iter().flat_map(|config| &config.consumers).map(|consumer| consumer.name.as_str());
     config::alike(name, consumers).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// Returns the handler that HANDLER names. HANDLER is a consumer if the config has a consumer of that name, and otherwise a
-/// reference or a file.
+/// Returns the handler that the argument HANDLER names. If a consumer of the config has this name, returns the consumer's
+/// handler. Otherwise, HANDLER is a reference or a file.
 fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     let is_reference = Reference::is_meant_by(&args.handler);
     let is_file = Path::new(&args.handler).exists();
@@ -184,8 +185,8 @@ fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
             super::warn(&loaded.warnings);
             Some(loaded)
         }
-        // A config named on the command line must be valid. An invalid config in a default location is ignored if HANDLER is a
-        // file or a reference.
+        // A config that the command line names must be valid. If HANDLER is a file or a reference, an invalid config in a default
+        // location is ignored.
         Err(error) if args.config.config.is_some() || !is_file && !is_reference && !error.is_not_found() => {
             return Err(Failure::new(Exit::BadConfig, error));
         }
@@ -222,8 +223,8 @@ fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     }
 }
 
-/// Returns the sandbox memory that `run` would assign to the consumer on this machine. If `run` would refuse the config, one
-/// sandbox may still fit, and the memory of the config or the default is returned.
+/// Returns the sandbox memory that `run` would assign to the consumer on this machine. If `run` would refuse the config, returns
+/// the memory that the config sets, or else the default. One sandbox may still fit then.
 fn memory(consumer: &Consumer, config: &Config, machine: &Machine) -> u64 {
     let plan = host::plan(config, machine, &[]).ok();
     let share = plan.and_then(|plan| plan.shares.into_iter().find(|share| share.consumer == consumer.name));

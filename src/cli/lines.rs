@@ -1,19 +1,20 @@
-//! Input of `send --lines`: splits an input into batches of messages, one message per line.
+//! Input of `send --lines`. Splits an input into batches of messages, one message per line.
 
 use std::io::{self, BufRead as _, BufReader, Read};
 
-/// Maximum number of lines per batch. Each batch is one call and one write to the disk.
+/// Maximum number of lines per batch. Each batch is one call to the queue. In the embedded queue, each batch is one write to the
+/// disk.
 pub const BATCH: usize = 1_000;
 
-/// Size of the bodies at which a batch is full, in bytes. The last line of a batch may exceed this size.
+/// Total size of the bodies at which a batch is full, in bytes. The last line of a batch may exceed this size.
 pub const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// Maximum length of a line in bytes. A longer message would never reach a handler, because hostler does not load larger bodies
-/// from S3.
+/// Maximum length of a line in bytes. hostler loads no larger body from S3. Therefore, a longer message would never reach a
+/// handler.
 pub const LONGEST: usize = 256 * 1024 * 1024;
 
-/// Size of the read buffer in bytes. A batch also ends at the end of the buffer. With a buffer of this size, most batches of a
-/// file are full.
+/// Size of the read buffer in bytes. A batch also ends where the buffered input ends. A buffer of this size fills most batches of
+/// a file.
 const AHEAD: usize = BATCH_BYTES;
 
 /// Lines to send together.
@@ -27,14 +28,15 @@ pub struct Batch {
     pub read: u64,
 }
 
-/// Iterates over the batches of an input. After a read error, returns the lines before the error, then the error, then `None`.
+/// Iterator over the batches of an input. After a read error, returns the lines before the error, then the error, and then
+/// `None`.
 #[derive(Debug)]
 pub struct Lines<R> {
     input: BufReader<R>,
     longest: usize,
     /// Number of the last line read.
     number: u64,
-    /// Set after a read error. `error` contains the error until it is returned.
+    /// Set after a read error. `error` contains the error until the iterator has returned it.
     failed: bool,
     error: Option<io::Error>,
 }
@@ -50,7 +52,7 @@ impl<R: Read> Lines<R> {
         Self { input: BufReader::with_capacity(bytes, input), longest: LONGEST, number: 0, failed: false, error: None }
     }
 
-    /// Returns the next line with its line end. `None`: the end of the input.
+    /// Returns the next line, including its line end. `None`: the input has ended.
     fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let most = self.longest as u64 + 1;
@@ -65,7 +67,7 @@ impl<R: Read> Lines<R> {
         Ok(Some(line))
     }
 
-    /// Returns true if the buffer contains no complete line, so that reading the next line may block.
+    /// Returns true if the buffer contains no complete line. Reading the next line may then block.
     fn waits(&self) -> bool {
         !self.input.buffer().contains(&b'\n')
     }
@@ -115,7 +117,7 @@ mod tests {
         Lines::new(input).map(Result::unwrap).collect()
     }
 
-    /// An input that returns one piece per read and then ends. `None` is a read error.
+    /// Input that returns one piece per read, and then ends. `None` causes a read error.
     struct Pieces(VecDeque<Option<&'static str>>);
 
     impl Read for Pieces {
@@ -131,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Returns the lines of each batch read from these pieces, or the text of an error.
+    /// Returns the lines of each batch of an input in these pieces. Returns the text of an error in its place.
     fn in_pieces<const N: usize>(pieces: [Option<&'static str>; N]) -> Vec<Result<Vec<String>, String>> {
         let text = |body: Vec<u8>| String::from_utf8(body).unwrap();
         Lines::new(Pieces(pieces.into()))

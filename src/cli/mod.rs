@@ -1,4 +1,4 @@
-//! Command line of hostler. Each command has a file of its own.
+//! Command line of hostler. Each command has its own file.
 
 mod alarms;
 mod check;
@@ -56,14 +56,14 @@ struct Cli {
     command: Command,
 }
 
-/// An example and the exit codes.
+/// Text at the end of the help of `hostler`.
 const HELP: &str = "\
 Example: hostler run --config config/quickstart.toml
 Exit codes: 0 ok, 1 check failed, 2 usage, 64 bad config, 65 bad handler, 69 queue unreachable, 70 internal, \
     71 processing timeout, 75 drain deadline passed, 128+n second signal n";
 
-/// The command line of the health check alone. It runs every few seconds within a few MiB, so it does not build the arguments of
-/// all other commands first.
+/// Command line of the health check alone. Container engines run the health check every few seconds, within a few MiB. Therefore,
+/// the check does not build the arguments of the other commands.
 #[derive(Debug, Parser)]
 #[command(name = "hostler", version, max_term_width = 100)]
 struct HealthCheckOnly {
@@ -145,13 +145,13 @@ fn warn(warnings: &[String]) {
     }
 }
 
-/// Warns of ignored variables, for a command that does not load the config.
+/// Warns of ignored environment variables. For commands that do not load the config.
 fn warn_of_variables() {
     warn(&config::ignored_variables(std::env::vars_os()));
 }
 
-/// Parses the arguments. Ends the process if the arguments are invalid or request help. Messages are escaped, because they may
-/// contain untrusted arguments.
+/// Parses the arguments. Ends the process if the arguments are invalid or request help. Escapes the message, because arguments
+/// may be untrusted.
 fn parse<T: Parser>() -> T {
     T::try_parse().unwrap_or_else(|error| {
         let text = error.render().to_string();
@@ -229,7 +229,7 @@ fn check_health(command: &CheckHealth) -> Exit {
     if check_consumer_health::run(&command.args, &file) == 0 {
         return Exit::Ok;
     }
-    // One of them may be why this is not the host's file.
+    // An ignored variable may be the reason why this is not the host's health file.
     warn_of_variables();
     Exit::Failed
 }
@@ -243,8 +243,8 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     result
 }
 
-/// Connects to the queue service of the config. Reports if this creates the embedded queue, because the user may intend another
-/// file.
+/// Connects to the queue service of the config. If this creates the embedded queue, prints a note, because the user may have
+/// meant another file.
 async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
     host::check_grants_of_queue(config)?;
     let created = host::file_to_come(config).map(host::full);
@@ -261,12 +261,13 @@ async fn connect_to_look(config: &Config) -> crate::exit::Result<Arc<dyn Provisi
     Ok(host::driver(config).connect_to_look(config).await?)
 }
 
-/// Connects for a command that receives messages. Does not create the embedded queue.
+/// Connects for a command that receives messages. Does not create the file of the embedded queue.
 async fn connect_to_take(config: &Config) -> Result<Arc<dyn Provisioner>> {
     if host::file_to_come(config).is_some() { connect_to_look(config).await } else { connect(config).await }
 }
 
-/// Reports that the embedded queue does not exist yet. Users could otherwise mistake its zero counts for those of another file.
+/// Prints a note if the embedded queue does not exist yet. Without the note, users could take its zero counts for those of
+/// another file.
 fn note_if_new(config: &Config) {
     if let Some(file) = host::file_to_come(config) {
         let file = host::full(file);
@@ -280,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    /// Splits an example as a shell does, up to a redirection.
+    /// Splits an example into words, as a shell does. Stops at a redirection or a pipe.
     fn words(line: &str) -> Vec<String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         for char in line.chars() {
@@ -299,7 +300,8 @@ mod tests {
         words
     }
 
-    /// Returns the commands without subcommands below `command`, each with its own help and its names.
+    /// Returns all commands below `command` that have no subcommands. Each element contains the names of a command, and the text
+    /// at the end of its help.
     fn leaves(command: &clap::Command, path: &str) -> Vec<(String, String)> {
         let below: Vec<_> = command.get_subcommands().collect();
         if below.is_empty() {

@@ -37,7 +37,7 @@ impl NotifyArgs {
         }
     }
 
-    /// Creates the notifier for the recipient. `None`: the options name no recipient.
+    /// Creates the notifier for the recipient that the options name. `None`: the options name no recipient.
     pub(super) async fn notifier(&self, config: &Config) -> std::result::Result<Option<Box<dyn Notifier>>, Failure> {
         if self.webhook {
             let text = "--webhook needs alarms.webhook, which is not set: set HOSTLER_ALARMS__WEBHOOK to the address";
@@ -74,7 +74,7 @@ impl NotifyArgs {
 #[cfg(feature = "sqs")]
 struct Topic {
     announcer: hostler_queue_sqs::Announcer,
-    /// Set if the recipient is a program. Notices are then sent as JSON.
+    /// Set if the recipient is a program. The notifier then sends notices as JSON.
     json: bool,
 }
 
@@ -90,7 +90,7 @@ impl Notifier for Topic {
     }
 }
 
-/// Notifier that prints each notice instead of sending it. `Some`: as a payload in this format. `None`: as plain text.
+/// Notifier that prints each notice instead of sending it. `Some`: prints the payload in this format. `None`: prints plain text.
 pub(super) struct DryRun(Option<Format>);
 
 #[async_trait]

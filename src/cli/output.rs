@@ -1,6 +1,6 @@
-//! Output of commands: results go to standard output, all other messages to standard error.
+//! Output of commands. Results go to standard output, and all other messages go to standard error.
 //!
-//! All output is escaped, because names, reasons and arguments may be untrusted.
+//! The functions escape all output, because names, reasons and arguments may be untrusted.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write as _};
@@ -20,8 +20,8 @@ static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 /// Interval between two checks of the pipe reader's progress.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-/// Prints a result. A reader that has closed the pipe is no failure. Any other error is stored for [`unprinted`], so that the
-/// command can finish its work first.
+/// Prints a result. Ignores the error of a pipe that its reader has closed. Stores any other error for [`unprinted`], and lets
+/// the command finish its work first.
 pub(super) fn print(text: impl Display) {
     if let Err(error) = writeln!(io::stdout(), "{}", Printable(&text.to_string()))
         && error.kind() != ErrorKind::BrokenPipe
@@ -44,7 +44,7 @@ fn written(text: serde_json::Result<String>) -> Result<String> {
     text.map(|text| in_json(&text).into_owned()).map_err(|error| Failure::new(Exit::Internal, error))
 }
 
-/// Prints a message that is not a result. Unlike `eprintln!`, does not panic if the reader has closed the stream.
+/// Prints a message that is not a result. Does not panic if the reader has closed the stream. `eprintln!` would.
 pub(super) fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", Printable(&text.to_string()));
 }
@@ -59,17 +59,17 @@ pub(super) fn unwritten(error: &io::Error) -> Failure {
     Failure::new(Exit::Internal, format!("cannot write to standard output: {error}"))
 }
 
-/// Writes a result. Returns after the result has arrived: if standard output is a pipe, after its reader has read everything.
+/// Writes a result. If standard output is a pipe, waits until its reader has read everything.
 pub(super) fn hand_over(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{}", Printable(text))?;
     stdout.flush()?;
     let is_pipe = fstat(&stdout).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_fifo());
-    // If the kernel does not report the number of unread bytes, the completed write is sufficient.
+    // If the kernel does not report the number of unread bytes, does not wait.
     let is_unread = || is_pipe && ioctl_fionread(&stdout).is_ok_and(|unread| unread > 0);
     while is_unread() {
         let mut reader = [PollFd::new(&stdout, PollFlags::empty())];
-        // This poll wakes early only when the reader closes the pipe. Bytes that are unread then will never be read.
+        // The poll wakes before its timeout only if the reader closes the pipe. Nobody will read the bytes that are unread then.
         match poll(&mut reader, Some(&GLANCE)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -81,20 +81,20 @@ pub(super) fn hand_over(text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true if standard output was closed when the process started. Rust's runtime has opened `/dev/null` in its place then,
-/// for reading and writing, while a shell's `>/dev/null` opens it for writing only.
+/// Returns true if standard output was closed when the process started. In this case, Rust's runtime has opened `/dev/null` in
+/// its place for reading and writing. A shell's `>/dev/null` opens the file for writing only.
 pub(super) fn is_closed() -> bool {
     let stdout = io::stdout();
     let is_read_too = fcntl_getfl(&stdout).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR);
     is_read_too && fstat(&stdout).is_ok_and(|stat| is_null_device(stat.st_mode, stat.st_rdev))
 }
 
-/// Returns true for `/dev/null`, by the numbers that Linux gives it.
+/// Returns true for `/dev/null`. Compares the device numbers, which are fixed on Linux.
 fn is_null_device(mode: u32, device: u64) -> bool {
     FileType::from_raw_mode(mode).is_char_device() && (major(device), minor(device)) == (1, 3)
 }
 
-/// Asks the user a question and reads the answer from standard input. An empty answer means no.
+/// Asks the user a question, and reads the answer from standard input. An empty answer means no.
 pub(super) fn confirm(question: &str) -> io::Result<bool> {
     write!(io::stderr(), "{} [y/N] ", Printable(question))?;
     let mut answer = String::new();

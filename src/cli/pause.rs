@@ -7,7 +7,7 @@ use crate::exit::{Exit, Failure, Result};
 use hostler_config as config;
 use hostler_health::{self as health, Pauses};
 
-/// The end of the help of `pause`.
+/// Text at the end of the help of `pause`.
 pub(super) const PAUSE_HELP: &str = "\
 Examples:
   hostler pause thumbnails
@@ -16,13 +16,13 @@ Examples:
 The host notices within 2 seconds. A file beside the health file records the pause, so it outlasts restarts of the \
     host in this container, until `resume`.";
 
-/// The end of the help of `resume`.
+/// Text at the end of the help of `resume`.
 pub(super) const RESUME_HELP: &str = "\
 Examples:
   hostler resume thumbnails
   hostler resume --all";
 
-// Arguments of both commands. The enum `Command` contains the help texts of the commands.
+// Arguments of `pause` and `resume`. The enum `Command` contains the help texts of both commands.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The consumers, by their names in the config
@@ -54,7 +54,7 @@ pub(super) fn resume(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Changes each named consumer. Returns the names, each with true if the consumer changed.
+/// Pauses or resumes each named consumer, by `make`. Returns their names, each with true if the state of the consumer changed.
 fn change(
     args: &Args,
     make: impl Fn(&Pauses, &str) -> std::result::Result<bool, health::PauseError>,
@@ -67,7 +67,8 @@ fn change(
             super::warn_of_variables();
             report.consumers.into_iter().map(|consumer| consumer.name).collect()
         }
-        // No host has run here yet. The next host will read the change at its start.
+        // The health file cannot be read, for example because no host has run here yet. The next host then reads the change at
+        // its start.
         Err(_) => args.config.load()?.config.consumers.into_iter().map(|consumer| consumer.name).collect::<Vec<_>>(),
     };
     if let Some(unknown) = args.consumers.iter().find(|name| !known.contains(name)) {

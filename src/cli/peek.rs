@@ -73,8 +73,8 @@ pub(super) fn run(args: &Args) -> Result {
     args.picked.looked(shown.len() as u64, args.max, &looked, &at)
 }
 
-/// Loads the bodies that are stored in S3. A message whose body cannot be loaded is returned without its body, and the reason is
-/// reported.
+/// Loads the bodies that are stored in S3. If a body cannot be loaded, prints the reason, and returns the message without its
+/// body.
 async fn with_bodies(
     broker: &dyn Admin,
     at: &Channel,

@@ -35,9 +35,9 @@ impl Picked {
         ids.into_iter().chain(self.filter.iter().cloned()).collect()
     }
 
-    /// Returns a failure if ids or filters may have missed messages in `at`. `met` is the number of selected messages, and
-    /// `unseen` is the number of messages that were not inspected. With ids, fails if fewer messages were selected than ids were
-    /// given. Without ids, fails if the filter may match messages that were not inspected.
+    /// Returns a failure if the ids or filters may have missed messages in `at`. `met` is the number of selected messages.
+    /// `unseen` is the number of messages that were not inspected. If ids were given, fails if fewer messages than ids were
+    /// selected. If no ids were given, fails if the filters may match messages that were not inspected.
     pub(super) fn unmet(&self, met: u64, unseen: u64, at: &Channel) -> Option<Failure> {
         let (ids, others) = self.ids();
         let named = ids.len() as u64;
@@ -68,7 +68,7 @@ impl Picked {
         Some(Failure::new(Exit::Failed, text))
     }
 
-    /// Returns the corresponding failure for a peek. In an ordered queue, a peek sees several messages of a group, but not all.
+    /// Returns the same failure for a peek. In an ordered queue, a peek does not see all messages of a group.
     pub(super) fn unseen(&self, met: u64, looked: &Looked, at: &Channel) -> Option<Failure> {
         let (ids, named) = (self.ids().0, self.ids().0.len() as u64);
         if looked.unseen == 0 || self.is_all() || named > 0 && met >= named {
@@ -83,8 +83,8 @@ impl Picked {
         Some(Failure::new(Exit::Failed, format!("{text}\n  cure: {}", cure(looked))))
     }
 
-    /// Completes a peek that showed `met` of at most `max` messages. Reports messages that may have been left out. Fails if these
-    /// messages may match the ids or filters.
+    /// Completes a peek that showed `met` messages. The maximum was `max`. Prints a note if messages may have been left out.
+    /// Fails if the ids or filters may match these messages.
     pub(super) fn looked(&self, met: u64, max: u64, looked: &Looked, at: &Channel) -> Result {
         if met == max {
             say(format_args!("hostler: note: {max} messages are shown; there may be more, see --max"));
@@ -102,7 +102,7 @@ impl Picked {
         });
         match self.id.is_empty() {
             false => (self.id.iter().collect(), self.filter.len()),
-            // All filters must match. Therefore, the ids of one filter are enough.
+            // A message must match all filters. Therefore, the ids of one filter are enough.
             true => {
                 let ids = named.clone().next().into_iter().flatten().collect();
                 (ids, self.filter.len().saturating_sub(1))
@@ -119,7 +119,7 @@ impl Picked {
 /// Reasons why a move cannot reach some messages.
 const UNSEEN: &str = "they are delayed, in flight, or behind a message of their group that stays";
 
-/// Maximum number of groups that a text names.
+/// Maximum number of groups that an error text names.
 const NAMED: usize = 12;
 
 /// Describes the messages that a peek could not inspect.

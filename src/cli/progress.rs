@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Creates a progress bar. Hidden unless standard error is a terminal. `size` is the total, if known.
+/// Creates a progress bar. If standard error is not a terminal, the bar is hidden. `size` is the total, if known.
 pub(super) fn progress(size: Option<u64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -43,12 +43,12 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Returns true if the change modifies a resource. Changes with [`Action::Leave`] only report a reason.
+/// Returns true if the change modifies a resource. A change with [`Action::Leave`] only reports a reason.
 fn is_made(change: &Change) -> bool {
     change.action != Action::Leave
 }
 
-/// Prints the changes, and applies them unless --plan is given. Returns the number of changes.
+/// Prints the changes. Without --plan, also applies them. Returns the number of changes.
 async fn changes(args: &Args, config: &Config) -> Result<usize> {
     let wanted: Vec<_> = config.consumers.iter().map(host::channel_spec).collect();
     let destinations: BTreeSet<Channel> =

@@ -1,8 +1,8 @@
 //! Command `hostler purge`.
 //!
-//! Messages are received and removed in batches, also on SQS. SQS's PurgeQueue would need only one call, but it has
-//! disadvantages: it also removes messages in flight, does not report the number of removed messages, is limited to one call in
-//! 60 s, needs a separate permission, and exists only on SQS.
+//! Receives and removes messages in batches, also on SQS. SQS's own PurgeQueue would need only one call, but has disadvantages.
+//! It also removes messages in flight, and does not report the number of removed messages. It is limited to one call in 60 s, and
+//! needs a separate permission. Other queues do not have it.
 
 use std::io::{self, IsTerminal as _};
 use std::time::SystemTime;
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(if report.failed > 0 { Exit::Failed } else { Exit::Ok })
 }
 
-/// Asks the user to confirm the removal, and shows the number of messages.
+/// Shows the number of messages, and asks the user to confirm their removal.
 async fn confirmed(broker: &dyn Admin, at: &Channel) -> Result<bool> {
     broker.open_stored(at).await?;
     let Depth { visible, delayed, in_flight, .. } =

@@ -35,7 +35,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// A channel, as `--json` prints it. Counts are null if the channel has no queue.
+/// A channel, as `--json` prints it. If the channel has no queue, counts are null.
 #[derive(Serialize)]
 struct Row {
     channel: String,
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(if faults.is_empty() { Exit::Ok } else { Exit::Failed })
 }
 
-/// Counts, with an error text for each channel that could not be counted.
+/// Counts of all channels, and an error text for each channel that could not be counted.
 struct Counted {
     rows: Vec<Row>,
     faults: Vec<String>,
@@ -76,7 +76,8 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
         false => args.channels.clone(),
     };
     let depths = broker.each_depth(&channels).await?;
-    // A channel of the config may have no queue before the first run. Any other missing name is probably a typing error.
+    // A channel of the config may have no queue before the first run. Any other missing name is probably a typing error of the
+    // user.
     let is_missing = |depth: &std::result::Result<Depth, QueueError>| depth.as_ref().is_ok_and(|depth| depth.missing);
     let named = args.channels.iter().zip(&depths);
     let unknown =
@@ -97,8 +98,8 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
     Ok(sorted(&channels, depths)?)
 }
 
-/// Refuses a channel whose exchange is neither in the config nor in the service. The exchange would otherwise be ignored, and the
-/// queue counted.
+/// Refuses a channel whose exchange is neither in the config nor in the service. Without this check, the command would ignore the
+/// exchange and count the queue.
 async fn has_exchange(
     broker: &dyn Provisioner,
     config: &Config,
@@ -126,8 +127,8 @@ async fn has_exchange(
     }
 }
 
-/// Returns the channels in `missing` that are in fact exchanges. Consumers send to an exchange by its bare name, which looks like
-/// the name of a queue. An exchange contains no messages to count.
+/// Returns the channels in `missing` that are in fact exchanges. A consumer sends to an exchange by its bare name. In the config,
+/// this name looks like the name of a queue. An exchange contains no messages to count.
 async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec<Channel>) -> Vec<Channel> {
     let is_consumed = |channel: &Channel| {
         let is_it = |consumer: &Consumer| {
@@ -153,12 +154,12 @@ async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec
     sent
 }
 
-/// Returns true if messages to both channels go to the same destination. All channels of one exchange have the same destination.
+/// Returns true if messages to both channels have the same destination. All channels of one exchange do.
 fn leads_alike(one: &Channel, other: &Channel) -> bool {
     one == other || one.exchange().is_some() && one.exchange() == other.exchange()
 }
 
-/// Returns true if the config names this queue: as a consumer's queue, as a dead-letter queue, or as a destination.
+/// Returns true if the config names this queue as a consumer's queue, as a dead-letter queue, or as a destination.
 fn is_of(config: &Config, channel: &Channel) -> bool {
     let exchanges = exchanges(config);
     config.consumers.iter().any(|consumer| {
@@ -170,7 +171,7 @@ fn is_of(config: &Config, channel: &Channel) -> bool {
     })
 }
 
-/// Returns the exchanges that the config names. A bare name in this set is not a queue.
+/// Returns the exchanges that the config names. In the config, a bare name that equals one of them is not a queue.
 fn exchanges(config: &Config) -> BTreeSet<&str> {
     let channels = config.consumers.iter().flat_map(|consumer| {
         let sent = consumer.reply_channel.iter().chain(&consumer.allow.send);
@@ -179,8 +180,8 @@ fn exchanges(config: &Config) -> BTreeSet<&str> {
     channels.filter_map(Channel::exchange).collect()
 }
 
-/// Separates counts from errors, so that one unreadable queue does not hide the others. If all queues are unreadable, returns the
-/// first error as an error of the service.
+/// Separates counts from errors. Thereby, an unreadable queue does not hide the counts of others. If no queue can be read,
+/// returns the first error.
 fn sorted(
     channels: &[Channel],
     depths: Vec<std::result::Result<Depth, QueueError>>,
@@ -200,7 +201,7 @@ fn sorted(
     Ok(counted)
 }
 
-/// Returns the channels of the config, followed by all other queues that are not dead-letter queues.
+/// Returns the channels of the config. Then adds all other queues of the service, except dead-letter queues of listed ones.
 async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<Vec<Channel>, QueueError> {
     let mut channels: Vec<Channel> = config.consumers.iter().map(|consumer| consumer.channel.clone()).collect();
     let exchanges = exchanges(config);
@@ -214,8 +215,8 @@ async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<V
         }
     }
     let existing = broker.channels().await?;
-    // A dead-letter queue may itself have a dead-letter queue, for unreadable dead letters. No row includes its count, so the
-    // queue gets a row of its own.
+    // A dead-letter queue may itself have a dead-letter queue, for unreadable dead letters. No other row includes the count of
+    // the latter. Therefore, it has a separate row.
     let with_dead_letters = existing.iter().chain(&channels).filter(|channel| channel.of_dead_letters().is_none());
     let dead_letters: BTreeSet<String> = with_dead_letters.map(Channel::dead_letter_queue).collect();
     for channel in existing {

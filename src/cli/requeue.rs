@@ -90,8 +90,8 @@ pub(super) fn run(args: &Args) -> Result {
     })
 }
 
-/// Returns the source and the target. Without `--to`, the source is the dead-letter queue of the channel, as for `dlq`, and the
-/// target is the channel.
+/// Returns the source and the target. Without `--to`, the source is the channel's dead-letter queue, and the target is the
+/// channel itself. `--from` may then name either of them.
 fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
     let (from, to) = match &args.to {
         Some(to) => (args.from.clone(), to.clone()),
@@ -114,7 +114,7 @@ fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
     Ok((from, to))
 }
 
-/// Connects to the queue service. Creates a missing target queue if a consumer of the config uses it.
+/// Connects to the queue service. If a consumer of the config uses the target queue, creates the queue if it is missing.
 async fn connect(config: &Config, to: &Channel) -> Result<std::sync::Arc<dyn Provisioner>> {
     let broker = super::connect(config).await?;
     if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
@@ -164,7 +164,7 @@ async fn requeue(args: &Args, broker: &dyn Admin, (from, to): (Channel, Channel)
     }
 }
 
-/// Shows a step on the progress bar. Prints failures and messages of a dry run on separate lines.
+/// Shows a step on the progress bar. Prints a separate line for each failure, and for each message of a dry run.
 fn show(bar: &ProgressBar, note: &Note<'_>, began: SystemTime, json: bool) {
     match note {
         Note::Began { total } => bar.set_length(*total),
@@ -178,7 +178,7 @@ fn show(bar: &ProgressBar, note: &Note<'_>, began: SystemTime, json: bool) {
     }
 }
 
-/// Formats one line about a message. Leaves out the body, which may be confidential.
+/// Formats one line about a message. Leaves out the body, which may contain confidential data.
 fn would_move(message: &Message, now: SystemTime) -> String {
     let age = humantime::format_duration(Duration::from_secs(message.age(now).as_secs()));
     let reason = message.attributes.get(REASON_ATTRIBUTE).and_then(AttributeValue::as_text);

@@ -22,7 +22,7 @@ use hostler_types::channel::Channel;
 use hostler_types::duration;
 use hostler_types::message::Outgoing;
 
-/// Maximum wait for the export of the command's span to the collector.
+/// Maximum time to wait for the export of the command's span to the collector.
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// Maximum number of unsent lines that an error names.
@@ -81,8 +81,7 @@ pub(super) fn run(args: &Args) -> Result {
             destination::check(&config, &[], &args.channel)?;
         }
         let broker = super::connect(&config).await?;
-        // Creates the queues of all consumers. A message that is sent before its consumer first runs is then stored for the
-        // consumer.
+        // Creates the missing queues of all consumers. Thereby, a queue stores a message even if its consumer has never run.
         host::declare(&broker, &config).await?;
         if let Some(stored) = broker.destinations().await? {
             destination::check(&config, &stored, &args.channel)?;
@@ -152,7 +151,7 @@ async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: 
     Ok(Exit::Ok)
 }
 
-/// Reads batches on a separate thread, one batch ahead. A signal then takes effect even while the input is slow.
+/// Reads batches on a separate thread, one batch ahead. Thereby, a signal takes effect even while the thread waits for input.
 fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
     let (batches, read) = channel(1);
     let thread = thread::Builder::new().name("hostler-input".into());
@@ -170,12 +169,12 @@ fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
 #[derive(Default)]
 struct Tally {
     sent: u64,
-    /// Number of sent lines that reached no queue, as far as the service reports this.
+    /// Number of sent lines that reached no queue. Counts only lines for which the service reports this.
     unreached: u64,
 }
 
-/// Sends one batch after another, until stopped or until a line cannot be sent. Other lines of the failed batch may have been
-/// sent. Returns true if the whole input was sent.
+/// Sends one batch after another. Stops at a signal, or if a line cannot be sent. Other lines of that batch may have been sent.
+/// Returns true if the whole input was sent.
 async fn send_batches(
     args: &Args,
     channel: &Channel,
@@ -213,8 +212,8 @@ async fn send_batches(
     }
 }
 
-/// Formats the error for lines that were not sent, with the first line numbers. `last` is the number of the last line in the
-/// batch.
+/// Formats the error for lines that were not sent. Names the first of them by number. `last` is the number of the last line in
+/// the batch.
 fn describe(unsent: &[(u64, SendError)], last: u64) -> String {
     let named = unsent.iter().take(NAMED).map(|(line, error)| format!("line {line} was not sent: {error}"));
     let more = unsent.len().saturating_sub(NAMED);
@@ -242,7 +241,7 @@ fn exit(error: &SendError) -> Exit {
     }
 }
 
-/// Returns true if a consumer of the config receives messages that are sent to this channel.
+/// Returns true if a message to this channel reaches a consumer of the config.
 fn is_known(config: &Config, channel: &Channel) -> bool {
     config.consumers.iter().any(|consumer| {
         let (known, name) = (&consumer.channel, channel.queue());

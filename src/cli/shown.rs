@@ -1,4 +1,4 @@
-//! Messages, as commands show them to people and programs.
+//! Messages in the forms that commands print: text for users, and JSON for programs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ pub(super) struct Shown {
     enqueued_at: Timestamp,
     group: Option<String>,
     routing_key: Option<String>,
-    /// Size of the body in bytes, also for a body stored in S3. Null: the pointer to the stored body does not contain the size.
+    /// Size of the body in bytes, even if the body is stored in S3. Null if the pointer to the stored body lacks the size.
     size_bytes: Option<u64>,
     #[serde(flatten)]
     whole: Whole,
@@ -48,7 +48,7 @@ pub(super) enum Content {
     Binary { base64: String },
 }
 
-/// A line of a page: its label and its text. `None`: the line is left out.
+/// A line of a page: its label and its text. If the text is `None`, the page lacks the line.
 pub(super) type Line = (&'static str, Option<String>);
 
 impl Content {
@@ -79,7 +79,8 @@ impl Whole {
         }
     }
 
-    /// Returns a line for each field and attribute. Leaves out the attributes in `elsewhere`, which have other lines.
+    /// Returns a line for each field and each attribute. Leaves out the attributes in `elsewhere`, because the caller shows them
+    /// in other lines.
     pub(super) fn lines(&self, elsewhere: &[&str]) -> Vec<Line> {
         let Self { content_type, attributes, body_at, body } = self;
         let own = attributes.iter().filter(|(name, _)| !elsewhere.contains(&name.as_str()));
@@ -131,7 +132,7 @@ fn body(message: &Message) -> Content {
     })
 }
 
-/// Returns the size of the body in bytes. `None`: the body is stored in S3, and its size is unknown.
+/// Returns the size of the body in bytes. `None`: the body is stored in S3, and the pointer to it lacks the size.
 pub(super) fn size(message: &Message) -> Option<u64> {
     match &message.claim {
         Some(claim) => claim.size,

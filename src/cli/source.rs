@@ -70,7 +70,7 @@ impl BodyArgs {
 }
 
 impl Input {
-    /// Reads the whole input. Fails beyond the maximum length of a message, because an input such as a device may never end.
+    /// Reads the whole input. Fails if the input is longer than the longest message. An input such as a device may never end.
     pub(super) fn read_all(self) -> Result<Vec<u8>> {
         self.read_up_to(LONGEST)
     }
@@ -89,8 +89,8 @@ impl Input {
         Ok(bytes)
     }
 
-    /// Reads the whole input as a message. Refuses empty standard input, because usually an earlier command of the pipe has
-    /// failed.
+    /// Reads the whole input as one message. Refuses empty standard input. The usual cause is a failed command earlier in the
+    /// pipe.
     pub(super) fn read_message(self) -> Result<Vec<u8>> {
         let is_stdin = self.is_stdin;
         let bytes = self.read_all()?;
@@ -113,7 +113,7 @@ fn cannot_read(name: &str, error: &io::Error) -> Failure {
     Failure::new(Exit::Usage, format!("cannot read {name}: {error}"))
 }
 
-/// Parses a number of messages, 1 or more.
+/// Parses a number of messages. The number must be at least 1.
 pub(super) fn count(text: &str) -> std::result::Result<u64, &'static str> {
     text.parse().ok().filter(|count| *count > 0).ok_or("write a whole number from 1 up")
 }

@@ -1,6 +1,6 @@
-//! Text tables for people. Each column is as wide as its widest cell.
+//! Text tables for users. Each column is as wide as its widest cell.
 
-/// Formats rows below a header. The first column is left-aligned, and the others are right-aligned.
+/// Formats rows below a header. Aligns the first column to the left, and all others to the right.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let cell = |row: &[String], column: usize| row.get(column).map_or(0, |cell| cell.chars().count());
     let width = |(column, name): (usize, &&str)| {

@@ -130,7 +130,7 @@ fn log_made_up(path: &Path) {
     );
 }
 
-/// Watches the pause files of consumers. Tells a consumer when its pause begins or ends.
+/// Watches the pause files of consumers. Signals a consumer when its pause begins or ends.
 struct PauseWatch {
     pauses: Pauses,
     consumers: Vec<(String, watch::Sender<bool>)>,

@@ -65,8 +65,8 @@ use loading::Loading;
 use resources::{FilePlan, Machine, Threads};
 use signals::Signals;
 
-/// Maximum part of `shutdown_grace` that is reserved for settling. At the drain deadline, hostler stops the remaining work, and
-/// then settles it. The reserve is at most a fifth of the grace.
+/// Maximum part of `shutdown_grace` that is reserved for settling. At the start of this part, hostler stops the remaining work,
+/// and then settles its messages. The part is at most a fifth of the grace.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// Maximum time to wait for the export of the last spans at the end of the process. The wait also ends with the grace.
@@ -365,7 +365,7 @@ impl Host {
             });
             loaded.collect()
         };
-        // Compiling can take long. A separate thread compiles, so that signals and the health file are not delayed.
+        // Compiling can take long. A separate thread compiles, because compiling here would delay signals and the health file.
         match loading.on.spawn_blocking(load).await {
             Ok(loaded) => loaded,
             Err(error) => Err(internal(format!("loading the handlers failed: {error}"))),

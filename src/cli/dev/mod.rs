@@ -1,7 +1,8 @@
-//! `hostler dev`: builds a handler, runs it on a throw-away queue, and swaps it for a new build when a source changes.
+//! Command `hostler dev`. Builds a handler, and runs it on a temporary queue. When a source file changes, builds the handler
+//! again, and replaces the host.
 //!
-//! `plan.rs` decides, `watch.rs` finds changes, `processes.rs` runs builds and hosts, `place.rs` makes the throw-away queue's
-//! place, and `shown.rs` turns log lines into what a person reads. This file connects them.
+//! `plan.rs` decides what to do next, `watch.rs` detects changes, and `processes.rs` runs builds and hosts. `place.rs` creates
+//! the temporary folder of the queue, and `shown.rs` formats log lines for users. This file connects these parts.
 
 mod place;
 mod plan;
@@ -55,7 +56,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// An event that a thread of the session reports.
+/// Report by a thread of the session to its main loop.
 enum Report {
     Changed(PathBuf),
     Built(std::result::Result<(), String>),
@@ -68,7 +69,7 @@ enum Report {
 pub(super) fn run(args: &Args) -> Result {
     telemetry::show_warnings();
     let (sender, reports) = channel();
-    // Before anything is created, so that a signal always cleans up.
+    // Runs before the session creates any file. A signal then always leads to cleanup.
     listen_to_signals(sender.clone()).map_err(internal)?;
     let session = Session::start(args, sender)?;
     session.introduce();
@@ -103,15 +104,15 @@ fn read_lines(reports: Sender<Report>) -> io::Result<()> {
     Ok(())
 }
 
-/// The config of a session, as the file has it now.
+/// Config of a session, as read from the file before the latest build.
 struct Setup {
     config: Config,
     environment: Environment,
-    /// The files to watch.
+    /// Files to watch.
     wanted: Wanted,
 }
 
-/// A running session. Dropping it ends its processes, and removes its folder.
+/// A running session. Dropping the session ends its processes and removes its folder.
 struct Session {
     place: Place,
     hostler: PathBuf,
@@ -125,7 +126,7 @@ struct Session {
     plan: Plan,
     job: Option<Job>,
     host: Option<HostProcess>,
-    /// True once a second interrupt has ended everything at once.
+    /// Set after a second interrupt has killed the build and the host.
     killed: bool,
 }
 
@@ -156,7 +157,7 @@ impl Session {
         }
         let changes = reports.clone();
         let watched = watch::start(setup.wanted.clone(), move |path| {
-            // A failed send means that the session is over.
+            // The send fails only after the session has ended.
             let _ = changes.send(Report::Changed(path));
         });
         let watched = watched.map_err(internal)?;
@@ -176,12 +177,12 @@ impl Session {
             host: None,
             killed: false,
         };
-        // It is a build, which ends no session.
+        // The first action is a build. A build never ends the session.
         let _ = session.act(first)?;
         Ok(session)
     }
 
-    /// Returns the channel that lines of standard input go to.
+    /// Returns the channel to which the session sends lines of standard input.
     fn channel(&self) -> Option<&Channel> {
         self.to.as_ref().or_else(|| self.setup.config.consumers.first().map(|consumer| &consumer.channel))
     }
@@ -198,7 +199,7 @@ impl Session {
     fn consume(mut self, reports: &Receiver<Report>) -> Result {
         read_lines(self.reports.clone()).map_err(internal)?;
         loop {
-            // The session has a sender itself.
+            // The session itself owns a sender. Therefore, the channel never closes here.
             let report = reports.recv().map_err(internal)?;
             let Some(event) = self.take(report) else { continue };
             for action in self.plan.on(event) {
@@ -209,7 +210,7 @@ impl Session {
         }
     }
 
-    /// Shows a report. Returns the event that it is for the plan, if it is one.
+    /// Shows a report to the user. If the report concerns the plan, returns the event for the plan.
     fn take(&mut self, report: Report) -> Option<Event> {
         match report {
             Report::Changed(path) => {
@@ -252,7 +253,7 @@ impl Session {
         }
     }
 
-    /// Carries an action out. Breaks with the exit code at the end of the session.
+    /// Performs an action. Breaks with the exit code if the action ends the session.
     fn act(&mut self, action: Action) -> Result<ControlFlow<Exit>> {
         match action {
             Action::Build => self.build()?,
@@ -283,7 +284,7 @@ impl Session {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Reads the config anew, and starts a build.
+    /// Reads the config again, and starts a build.
     fn build(&mut self) -> Result<()> {
         match Setup::load(&self.config, &self.place).and_then(|setup| self.adopt(setup)) {
             Ok(()) => {}
@@ -305,11 +306,11 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with another config: its queues, its files.
+    /// Replaces the config. Creates the missing queues of the new config, and watches its files.
     fn adopt(&mut self, setup: Setup) -> Result<()> {
         self.runtime.block_on(host::declare(&self.broker, &setup.config))?;
         self.setup = setup;
-        // A failed send means that the thread has ended, which a panic of its would have told.
+        // The send fails only if the watch thread has panicked. The panic has then been reported already.
         let _ = self.watched.send(self.setup.wanted.clone());
         Ok(())
     }
@@ -359,7 +360,8 @@ impl Session {
         }
     }
 
-    /// Formats an outcome: with the consumer's name if there are several, and with the reply's text.
+    /// Formats an outcome. Adds the consumer's name if the config has several consumers, and the text of the reply if the handler
+    /// replied.
     fn outcome(&self, settled: &Settled) -> String {
         let name =
             if self.setup.config.consumers.len() > 1 { format!("{}: ", settled.consumer) } else { String::new() };
@@ -368,7 +370,8 @@ impl Session {
         format!("{name}{}{reply}", settled.text)
     }
 
-    /// Returns the text of a reply, unless another consumer has taken it.
+    /// Returns the text of the reply to a message. `None`: no reply is in the channel, for example because another consumer has
+    /// received the reply.
     fn reply(&self, settled: &Settled) -> Option<String> {
         let consumer = self.setup.config.consumers.iter().find(|consumer| consumer.name == settled.consumer)?;
         let channel = consumer.reply_channel.as_ref()?;
@@ -380,14 +383,15 @@ impl Session {
             }
             ControlFlow::Continue(())
         };
-        // A channel of another consumer may have no queue to look into.
+        // The peek fails if the reply channel has no queue.
         self.runtime.block_on(self.broker.peek(channel, &mut each)).ok()?;
         found
     }
 }
 
 impl Setup {
-    /// Reads the config twice: as it is, and led to the place of the session.
+    /// Reads the config twice. The first time, reads the config as written. The second time, applies the variables that make it
+    /// use the session's folder.
     fn load(config: &ConfigArg, place: &Place) -> Result<Self> {
         let plain = config.load()?;
         let file = plain.file.as_deref().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
@@ -402,7 +406,7 @@ impl Setup {
     }
 }
 
-/// Returns the files to watch: those of `dev.watch`, the config's own, and the handlers where nothing builds them.
+/// Returns the files to watch: the paths of `dev.watch` and the config itself. Without `dev.build`, also returns the handlers.
 fn wanted(config: &Config, file: Option<PathBuf>) -> Wanted {
     let of_consumers =
         config.consumers.iter().flat_map(|consumer| std::iter::once(&consumer.handler).chain(&consumer.hooks));

@@ -1,4 +1,4 @@
-//! The throw-away place of a session: a temporary folder, and the variables that lead a host and other commands there.
+//! Temporary folder of a session, and the environment variables that make a host and other commands use the folder.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -8,29 +8,29 @@ use std::path::{Path, PathBuf};
 
 use hostler_config::{Config, Consumer};
 
-/// The longest that an old host may take to drain before the new one starts. What it cannot finish goes back to the queue.
+/// Maximum time for the old host to drain before the new host starts. The old host returns unfinished messages to the queue.
 const GRACE: &str = "5s";
 
-/// The channel of replies of consumers whose config names none.
+/// Reply channel for consumers without `reply_channel` in the config.
 const REPLIES: &str = "hostler-dev-replies";
 
-/// Attempts to find a free name for the folder.
+/// Maximum number of names to try for the folder.
 const NAMES: usize = 100;
 
-/// A variable and its value.
+/// Name and value of an environment variable.
 pub(super) type Variable = (String, String);
 
-/// The folder of a session. Dropping it removes it.
+/// Folder of a session. Dropping this value removes the folder.
 #[derive(Debug)]
 pub(super) struct Place {
     folder: PathBuf,
 }
 
 impl Place {
-    /// Creates the folder, which only this user can enter.
+    /// Creates the folder with a random name. Only this user can access it.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The folder cannot be created.
     pub(super) fn create() -> io::Result<Self> {
         let temporary = std::env::temp_dir();
         for _ in 0..NAMES {
@@ -44,21 +44,21 @@ impl Place {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// Returns the path of the file that sets the variables in a shell.
+    /// Returns the path of the shell script that sets the variables.
     pub(super) fn shell_file(&self) -> PathBuf {
         self.folder.join("env")
     }
 
-    /// Writes the file that sets the variables in a shell.
+    /// Writes the shell script that sets the variables.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The script cannot be written.
     pub(super) fn write_shell_file(&self, variables: &[Variable]) -> io::Result<()> {
         fs::write(self.shell_file(), exports(variables))
     }
 
-    /// Returns the variables that change this config to one for a session: an embedded queue of its own, no export of
-    /// telemetry, and whatever the build makes as handlers.
+    /// Returns the variables that adapt this config to a session. The session has its own embedded queue and exports no
+    /// telemetry. The variables also remove the digests of handlers, because each build has another digest.
     pub(super) fn variables(&self, config: &Config, file: Option<&Path>) -> Vec<Variable> {
         let inside = |name: &str| self.folder.join(name).display().to_string();
         let mut variables = vec![
@@ -75,7 +75,7 @@ impl Place {
             variables.push(("HOSTLER_CONFIG".to_owned(), file.display().to_string()));
         }
         if config.host.cache_dir.is_none() {
-            // The check of a build compiles the handlers; the host takes the code from there.
+            // After each build, `hostler check` compiles the handlers. The cache passes the compiled code to the host.
             variables.push(("HOSTLER_HOST__CACHE_DIR".to_owned(), inside("cache")));
         }
         for consumer in &config.consumers {
@@ -87,7 +87,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Nothing can be done about a folder that cannot be removed.
+        // If the folder cannot be removed, nothing remains to be done.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -98,7 +98,7 @@ fn of_consumer(consumer: &Consumer) -> Vec<Variable> {
     if consumer.reply_channel.is_none() {
         variables.push((variable("REPLY_CHANNEL"), REPLIES.to_owned()));
     }
-    // Every build has another digest.
+    // Each build has another digest. Therefore, the session ignores the digests in the config.
     if consumer.sha256.is_some() {
         variables.push((variable("SHA256"), String::new()));
     }
@@ -108,7 +108,8 @@ fn of_consumer(consumer: &Consumer) -> Vec<Variable> {
     variables
 }
 
-/// Puts the variables over an environment, in which names count in any case.
+/// Returns the environment with these variables set. Replaces variables of the same name. The case of names does not matter,
+/// because the config ignores it too.
 pub(super) fn over(
     environment: impl Iterator<Item = (OsString, OsString)>,
     variables: &[Variable],
@@ -123,7 +124,7 @@ fn exports(variables: &[Variable]) -> String {
     variables.iter().map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect()
 }
 
-/// Quotes a text for a shell.
+/// Quotes a text for use in a shell.
 pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

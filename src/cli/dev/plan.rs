@@ -1,39 +1,39 @@
-//! Decides what `hostler dev` does next. Without I/O.
+//! State machine that decides what `hostler dev` does next. Performs no I/O.
 
-/// An event in a session.
+/// Event in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     /// A watched file changed.
     Changed,
-    /// The build ended; `ok` if its handlers load.
+    /// The build and the check of its result have ended.
     Built {
-        /// True if a host may run the result.
+        /// Set if the build succeeded and its handlers load.
         ok: bool,
     },
     /// The host ended.
     HostEnded,
-    /// A person or the system asks the session to end.
+    /// A signal requests the end of the session.
     Interrupted,
 }
 
-/// An action of the session.
+/// Action that the session must perform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Starts a build, and a check of its result.
+    /// Start a build, followed by a check of its result.
     Build,
-    /// Asks the build to end; [`Event::Built`] follows.
+    /// Stop the build. [`Event::Built`] follows.
     StopBuild,
-    /// Starts a host.
+    /// Start a host.
     Start,
-    /// Lets the host drain; [`Event::HostEnded`] follows.
+    /// Make the host drain and end. [`Event::HostEnded`] follows.
     Stop,
-    /// Ends the build and the host at once.
+    /// Kill the build and the host.
     Kill,
-    /// Ends the session.
+    /// End the session.
     End,
-    /// Tells that the build failed while a host runs the last good one.
+    /// Print that the build failed and that the last good build keeps running.
     TellOldRuns,
-    /// Tells that nothing runs until a file changes.
+    /// Print that no host runs until a file changes.
     TellNothingRuns,
 }
 
@@ -44,26 +44,26 @@ enum Host {
     Stopping,
 }
 
-/// The state of a session.
+/// State of a session.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// True while a build is under way.
+    /// Set while a build is running.
     building: bool,
-    /// True if a file changed during the build, so that its result is out of date.
+    /// Set if a file changed during the build. The result of the build is then outdated.
     stale: bool,
     host: Host,
-    /// True if a good build waits for the old host to end.
+    /// Set if a good build is ready, and its host starts when the old host has ended.
     fresh: bool,
     ending: bool,
 }
 
 impl Plan {
-    /// Returns the state at the start, and the first action.
+    /// Returns the initial state and the first action.
     pub(super) fn begin() -> (Self, Action) {
         (Self { building: true, stale: false, host: Host::Absent, fresh: false, ending: false }, Action::Build)
     }
 
-    /// Returns the actions that follow from an event, in order.
+    /// Handles an event. Returns the actions to perform, in order.
     pub(super) fn on(&mut self, event: Event) -> Vec<Action> {
         match event {
             Event::Changed => self.changed(),
@@ -145,7 +145,7 @@ impl Plan {
         actions
     }
 
-    /// Ends the session once nothing runs.
+    /// Returns [`Action::End`] if neither a build nor a host is running.
     fn end(&self) -> Vec<Action> {
         if self.building || self.host != Host::Absent { Vec::new() } else { vec![Action::End] }
     }
@@ -160,7 +160,7 @@ mod tests {
     const GOOD: Event = Built { ok: true };
     const BAD: Event = Built { ok: false };
 
-    /// Asserts the actions that follow from each event of a session.
+    /// Asserts the actions after each event of a session.
     fn session(steps: &[(Event, &[Action])]) {
         let (mut plan, first) = Plan::begin();
         assert_eq!(first, Build);

@@ -1,4 +1,5 @@
-//! The processes of a session: builds, checks and hosts, each in a group of its own, which a Ctrl-C in the terminal does not reach.
+//! Child processes of a session: builds, checks and hosts. Each has its own process group. Therefore, a Ctrl-C in the terminal
+//! does not reach the children directly.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader};
@@ -13,33 +14,33 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use hostler_telemetry::Progress;
 
-/// The environment of a process.
+/// Environment variables of a process.
 pub(super) type Environment = Vec<(OsString, OsString)>;
 
-/// A build under way: the project's own command, then `hostler check` on its result.
+/// A running build. Runs the project's own command, and then `hostler check` on the result.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Job(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The group of the process under way.
+    /// Process group of the running child, if any.
     group: Option<Pid>,
     stopped: bool,
 }
 
-/// The parts of a build.
+/// Parameters of a build.
 #[derive(Debug)]
 pub(super) struct Build {
-    /// The shell command of the project, if it has one.
+    /// Shell command of the project. `None`: the project needs no build.
     pub(super) command: Option<String>,
-    /// This program.
+    /// Path of this program.
     pub(super) hostler: PathBuf,
-    /// The environment of both.
+    /// Environment of the command and of `hostler check`.
     pub(super) environment: Environment,
 }
 
 impl Job {
-    /// Starts a build on a thread of its own. `ended` gets the error, if it fails.
+    /// Starts a build on a separate thread. At the end, the thread calls `ended` with the result.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -52,12 +53,12 @@ impl Job {
         Ok(job)
     }
 
-    /// Sends the process under way a signal, and starts no other.
+    /// Sends the signal to the running child. The build then starts no further child.
     pub(super) fn stop(&self, signal: Signal) {
         let mut state = self.state();
         state.stopped = true;
         if let Some(group) = state.group {
-            // It may have ended just now.
+            // The call fails if the child has just ended.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -70,7 +71,7 @@ impl Job {
         let Some(text) = &build.command else { return Ok(()) };
         let mut command = Command::new("sh");
         command.args(["-c", text]).env_clear().envs(build.environment.iter().cloned());
-        // Standard output is for outcomes.
+        // Sends the output of the build to standard error, because standard output is reserved for outcomes.
         let stderr = io::stderr().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let child = self.spawn(command.stdout(stderr))?;
         let status = self.wait(|child| child.wait(), child)?;
@@ -118,7 +119,7 @@ impl Job {
     }
 }
 
-/// Returns the process group that a child leads.
+/// Returns the process group that a child leads, if its id is valid.
 fn group(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
@@ -130,12 +131,13 @@ pub(super) struct HostProcess {
 }
 
 impl HostProcess {
-    /// Starts `hostler run`. `line` gets each line of its log, then `ended` its status.
+    /// Starts `hostler run`. A separate thread calls `line` with each line of the host's log, and then `ended` with its exit
+    /// status.
     ///
-    /// The host ends when the calling thread does, however that ends.
+    /// The host drains and ends when the calling thread ends for any reason.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The process or the thread cannot be started.
     pub(super) fn start(
         hostler: &Path,
         environment: &Environment,
@@ -145,7 +147,7 @@ impl HostProcess {
         let mut command = Command::new(hostler);
         command.arg("run").arg("--end-with").arg(std::process::id().to_string());
         command.env_clear().envs(environment.iter().cloned());
-        // Its outcomes are log lines of this level.
+        // The host logs outcomes at this level.
         command.env("RUST_LOG", "info");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.process_group(0).spawn()?;
@@ -160,10 +162,10 @@ impl HostProcess {
         Ok(Self { group })
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the host.
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // It may have ended just now.
+            // The call fails if the child has just ended.
             let _ = kill_process_group(group, signal);
         }
     }

@@ -1,43 +1,44 @@
-//! A host's log lines → what `hostler dev` shows of them.
+//! Converts log lines of a host to the lines that `hostler dev` shows.
 
 use serde_json::{Map, Value};
 
 use hostler_telemetry::GUEST;
 
-/// Members of a log line that every line has, or that say nothing to a person at work on a handler.
+/// Fields of a log line that a note leaves out. They are in every line, are shown elsewhere, or do not help a user who writes a
+/// handler.
 const COMMON: [&str; 10] =
     ["timestamp", "level", "message", "target", "resource", "consumer", "message_id", "cure", "trace_id", "span_id"];
 
-/// The part of a log line that a person sees.
+/// Part of a log line that the user sees.
 #[derive(Debug, PartialEq)]
 pub(super) enum Shown {
-    /// The consumer takes messages.
+    /// The consumer is ready to receive messages.
     Ready {
-        /// The name of the consumer.
+        /// Name of the consumer.
         consumer: String,
     },
-    /// A message is over.
+    /// A message was settled.
     Settled(Settled),
-    /// A line that the handler wrote.
+    /// Line of output of the handler.
     Output(String),
-    /// A warning, an error, or a line that is no log line.
+    /// Warning or error of the host, or a line that is not a JSON log line.
     Note(String),
 }
 
-/// The end of a message.
+/// Outcome of a settled message.
 #[derive(Debug, PartialEq)]
 pub(super) struct Settled {
-    /// The name of the consumer.
+    /// Name of the consumer.
     pub(super) consumer: String,
-    /// The message's id.
+    /// Id of the message.
     pub(super) message_id: String,
-    /// True if the handler replied.
+    /// Set if the handler replied.
     pub(super) has_reply: bool,
-    /// The outcome, how long it took, and why it came to it.
+    /// Text to show: the outcome, the duration, the reason, and what happens to the message next.
     pub(super) text: String,
 }
 
-/// Returns the visible part of a line; `None`: nothing.
+/// Returns the part of a log line that the user sees. `None`: the line is not shown.
 pub(super) fn shown(line: &str) -> Option<Shown> {
     let Ok(Value::Object(event)) = serde_json::from_str(line) else {
         return Some(line.trim_end()).filter(|line| !line.is_empty()).map(|line| Shown::Note(line.to_owned()));
@@ -85,7 +86,7 @@ fn settled(event: &Map<String, Value>) -> Settled {
     }
 }
 
-/// Formats a line for people: the message, its other members, and the cure on a line of its own.
+/// Formats a warning or an error: the message, its other fields, and the fix on a separate line.
 fn note(kind: &str, event: &Map<String, Value>) -> String {
     let others = event.iter().filter(|(name, value)| !COMMON.contains(&name.as_str()) && !value.is_null());
     let others: Vec<_> = others
@@ -106,7 +107,7 @@ fn text<'a>(event: &'a Map<String, Value>, name: &str) -> &'a str {
     event.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Rounds a number for people: one decimal below ten, else none.
+/// Rounds a number to one decimal if it is below ten, and otherwise to an integer.
 fn rounded(number: f64) -> String {
     let rounded = if number < 10.0 { (number * 10.0).round() / 10.0 } else { number.round() };
     rounded.to_string()

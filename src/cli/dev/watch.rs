@@ -1,4 +1,4 @@
-//! Finds changed files by looking at their times and sizes.
+//! Detects changed files by comparing their modification times and sizes at intervals.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,35 +8,35 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// The time between two looks.
+/// Interval between two snapshots.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Folders that tools write to.
+/// Names of folders that tools write to. Changes in these folders do not count.
 const OF_TOOLS: [&str; 5] = ["target", "build", "dist", "node_modules", "__pycache__"];
 
-/// Endings of files that builds and hosts write.
+/// Endings of file names that builds and hosts write. Changes of these files do not count.
 const WRITTEN: [&str; 6] = [".wasm", ".cwasm", ".db", ".db-wal", ".db-shm", "~"];
 
-/// The files to watch.
+/// Files to watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// Files and folders, of which only sources count.
+    /// Files, and folders with source files. In a folder, only the names that [`is_source`] accepts count.
     pub(super) sources: Vec<PathBuf>,
-    /// Files that count whatever their name.
+    /// Files that count regardless of their names.
     pub(super) files: Vec<PathBuf>,
 }
 
-/// The time and size of each file.
+/// Modification time and size of each file.
 type Snapshot = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
 
-/// Starts a thread that calls `changed` with a file that changed. Returns the sender that replaces what is watched; dropping it
-/// ends the thread.
+/// Starts a thread that calls `changed` with the path of a changed file. Send a new list of files to the returned sender to
+/// replace the watched files. Drop the sender to end the thread.
 ///
 /// # Errors
 /// The thread cannot be started.
 pub(super) fn start(wanted: Wanted, changed: impl Fn(PathBuf) + Send + 'static) -> io::Result<Sender<Wanted>> {
     let (sender, replaced) = channel();
-    // Taken here, so that no change after this call is missed.
+    // Takes the first snapshot here. Thereby, the thread detects every change after this call.
     let changes = Changes::new(snapshot(&wanted));
     thread::Builder::new().name("hostler-watch".into()).spawn(move || watch(wanted, changes, &replaced, changed))?;
     Ok(sender)
@@ -60,11 +60,11 @@ fn watch(mut wanted: Wanted, mut changes: Changes, replaced: &Receiver<Wanted>, 
     }
 }
 
-/// Tells changes from one snapshot to the next.
+/// Compares successive snapshots.
 struct Changes {
-    /// The snapshot of which every change has been reported.
+    /// Snapshot whose changes have all been reported.
     known: Snapshot,
-    /// The snapshot of the last look.
+    /// Latest snapshot.
     last: Snapshot,
 }
 
@@ -73,7 +73,8 @@ impl Changes {
         Self { last: snapshot.clone(), known: snapshot }
     }
 
-    /// Returns a file that changed, once two looks in a row see the same: an editor may write several files, or one in parts.
+    /// Returns a changed file if this snapshot equals the previous one. An editor may write several files, or one file in several
+    /// steps. Waiting for two equal snapshots avoids reports in between.
     fn look(&mut self, now: Snapshot) -> Option<PathBuf> {
         let settled = now == self.last;
         self.last = now;
@@ -85,7 +86,7 @@ impl Changes {
         changed
     }
 
-    /// Goes on with other files. Those that were watched before keep what is known of them.
+    /// Replaces the watched files. Files that were watched before keep their last reported state.
     fn replace(&mut self, now: Snapshot) {
         let keep = |(path, stamp): (PathBuf, _)| {
             let stamp = self.known.get(&path).copied().unwrap_or(stamp);
@@ -102,7 +103,7 @@ fn first_difference(before: &Snapshot, after: &Snapshot) -> Option<PathBuf> {
     new.or_else(gone).map(|(path, _)| path.clone())
 }
 
-/// Returns the present state of the files.
+/// Takes a snapshot of the files.
 fn snapshot(wanted: &Wanted) -> Snapshot {
     let mut found = Snapshot::new();
     for path in wanted.sources.iter().chain(&wanted.files) {
@@ -112,12 +113,12 @@ fn snapshot(wanted: &Wanted) -> Snapshot {
 }
 
 fn add(path: &Path, found: &mut Snapshot) {
-    // A file that is gone, or a link to nowhere, is none.
+    // A missing file, or a link to a missing file, is not part of the snapshot.
     let Ok(metadata) = fs::metadata(path) else { return };
     if metadata.is_dir() {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(is_source)) {
-            // Links to folders may lead in circles.
+            // Skips links to folders, which could form a cycle.
             if entry.file_type().is_ok_and(|kind| !kind.is_symlink() || entry.path().is_file()) {
                 add(&entry.path(), found);
             }
@@ -127,7 +128,7 @@ fn add(path: &Path, found: &mut Snapshot) {
     }
 }
 
-/// Returns true unless the name in a watched folder is hidden, or one that tools write to.
+/// Returns true unless this name in a watched folder is hidden, or tools write to it.
 fn is_source(name: &str) -> bool {
     !name.starts_with('.') && !OF_TOOLS.contains(&name) && !WRITTEN.iter().any(|ending| name.ends_with(ending))
 }

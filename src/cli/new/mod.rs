@@ -1,4 +1,4 @@
-//! Command `hostler new`: creates a handler project that builds. `templates.rs` lists the files, and `project.rs` writes them.
+//! Command `hostler new`. Creates a handler project that builds. `templates.rs` lists the files, and `project.rs` writes them.
 
 mod project;
 mod templates;
@@ -9,10 +9,10 @@ use self::templates::Lang;
 use super::print;
 use crate::exit::{Exit, Failure, Result};
 
-/// Maximum length of a project name: the maximum length of a channel name, minus the length of `-replies`.
+/// Maximum length of a project name. The name with the suffix `-replies` must fit into a channel name.
 const LONGEST: usize = 63;
 
-/// Packages that projects depend on. A project must not have the name of a dependency.
+/// Names of packages that projects depend on. A project must not have one of these names.
 const TAKEN: [&str; 3] = ["hostler", "hostler-guest", "hostler-guest-macros"];
 
 const HELP: &str = "\
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Parses a project name. The name must be valid as a consumer, a channel, an image, and a package of every language.
+/// Parses a project name. The name must be valid as the name of a consumer, a channel, an image, and a package in every language.
 fn name(text: &str) -> std::result::Result<String, String> {
     let inner = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
     let fits = text.starts_with(|first: char| first.is_ascii_lowercase())

@@ -27,7 +27,7 @@ pub(super) enum CreateError {
         /// Error of the operating system.
         error: io::Error,
     },
-    /// A file could not be written, and a file or folder created before could not be removed.
+    /// A file could not be written. A file or folder that was created before could not be removed.
     #[error("cannot write {}: {error}; {} could not be removed", .path.display(), .left.display())]
     Left {
         /// File or folder that could not be written.
@@ -50,10 +50,10 @@ impl CreateError {
     }
 }
 
-/// Creates the project folder and its files. The folder may exist if it is empty.
+/// Creates the project folder and its files. An existing folder must be empty.
 ///
 /// # Errors
-/// [`CreateError`]. Everything written is removed, except with [`CreateError::Left`].
+/// [`CreateError`]. On an error, removes everything written before, except with [`CreateError::Left`].
 pub(super) fn create(folder: &Path, files: &[Content]) -> Result<(), CreateError> {
     let mut made = Made::default();
     let written = made.folder(folder).and_then(|()| files.iter().try_for_each(|file| made.file(folder, file)));

@@ -1,4 +1,4 @@
-//! Templates of `hostler new`. Each language has files in `templates/` and an SDK in `sdk/`.
+//! Templates of `hostler new`. Each language has template files in `templates/` and an SDK in `sdk/`.
 
 use clap::ValueEnum;
 
@@ -18,7 +18,7 @@ pub(super) enum Lang {
 /// Files of a language's projects, and the commands to run next.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// Files in which [`NAME`] is replaced by the name of the project.
+    /// Files in which the project's name replaces [`NAME`].
     own: &'static [Source],
     /// Files that are copied unchanged: the SDK and the contract.
     vendored: &'static [Source],
@@ -52,8 +52,8 @@ impl Template {
     }
 }
 
-/// Returns the path of a template file in the project. In this repository, a file that tools would otherwise process has the
-/// suffix `.template`. The names of ignore files also lack the leading dot.
+/// Returns the path of a template file in the project. In this repository, a file has the suffix `.template` if tools would
+/// otherwise process the file. The names of ignore files also lack their leading dot.
 fn target(path: &str) -> String {
     match path.strip_suffix(".template") {
         Some(ignored) if ignored.ends_with("ignore") => format!(".{ignored}"),
@@ -61,7 +61,7 @@ fn target(path: &str) -> String {
     }
 }
 
-/// Lists files in a folder of this repository, by paths relative to the folder.
+/// Lists files in a folder of this repository. Paths are relative to the folder.
 macro_rules! sources {
     ($folder:literal: $($path:literal),* $(,)?) => {
         &[$(Source { path: $path, text: include_str!(concat!("../../../", $folder, "/", $path)) }),*]

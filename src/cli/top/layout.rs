@@ -1,21 +1,21 @@
-//! The layout of `hostler top`: which lines and columns fit on a screen, and which are left out. No I/O.
+//! Layout of `hostler top`. Decides which lines and columns fit on the screen. Performs no I/O.
 
-/// The lines above the table.
+/// Number of lines above the table.
 pub(super) const TITLE: u16 = 2;
 
-/// The least height at which a chart says anything, with its heading.
+/// Minimum height of the chart in lines, with its heading. A lower chart is left out.
 const LEAST_CHART: u16 = 3;
 
-/// The failures that have a place even if that cuts the list of consumers.
+/// Number of failures that are shown even if the list of consumers must then be cut.
 const LEAST_FAILURES: u16 = 2;
 
-/// The longest name of a consumer that is shown whole even if a column has to go for it.
+/// Width up to which a consumer's name is shown whole. If the name does not fit, columns are left out first.
 const LONG_NAME: usize = 16;
 
-/// The width below which no name is cut.
+/// Minimum width of the name column. Names are never cut to less.
 const SHORT_NAME: usize = 8;
 
-/// Lines by section, without headings.
+/// Number of lines of each section, without headings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lines {
     pub(super) consumers: u16,
@@ -23,17 +23,17 @@ pub(super) struct Lines {
     pub(super) outcomes: u16,
 }
 
-/// The height of each section.
+/// Height of each section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Lines that are shown. Below a list of consumers that is cut, one line more says so.
+    /// Number of lines to show. If the list of consumers is cut, one more line below the list says so.
     pub(super) shown: Lines,
-    /// The height of the chart with its heading.
+    /// Height of the chart with its heading. 0: the chart is left out.
     pub(super) chart: u16,
 }
 
-/// Decides how much of what is there fits on a screen of this height. Consumers and failures come first, then outcomes, and the
-/// chart gets what is left.
+/// Decides how many lines of each section fit on a screen of this height. `there` contains the number of available lines.
+/// Consumers and the first failures have priority, then further failures, and then outcomes. The chart gets the remaining height.
 pub(super) fn plan(height: u16, there: Lines) -> Plan {
     let header = 1;
     let mut left = height.saturating_sub(TITLE + header);
@@ -54,8 +54,8 @@ pub(super) fn plan(height: u16, there: Lines) -> Plan {
     Plan { shown: Lines { consumers, failures, outcomes }, chart }
 }
 
-/// Decides which columns of these widths fit beside each other, with a space between them, and how wide the first is, which has the
-/// names. `expendable`: the columns that may go, the first to go first.
+/// Decides which columns fit side by side, with a space between them. Returns their indexes, and the width of the first column,
+/// which contains the names. `expendable` lists the columns that may be left out, in the order in which they are.
 pub(super) fn columns(width: usize, widths: &[usize], expendable: &[usize]) -> (Vec<usize>, usize) {
     let name = widths.first().copied().unwrap_or_default();
     let mut kept: Vec<usize> = (0..widths.len()).collect();

@@ -1,4 +1,4 @@
-//! Parses the Prometheus text format, version 0.0.4, as far as `hostler top` needs it.
+//! Parses the parts of the Prometheus text format, version 0.0.4, that `hostler top` needs.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) struct Scrape {
 const CONSUMER: &str = "hostler_consumer";
 
 impl Scrape {
-    /// Parses a scrape. Skips malformed lines, so that the other metrics can be shown.
+    /// Parses a scrape. Skips malformed lines, and parses all others.
     pub(super) fn parse(text: &str) -> Self {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         Self { samples: lines.filter_map(sample).collect() }
@@ -33,12 +33,12 @@ impl Scrape {
         self.samples.iter().filter(is_asked)
     }
 
-    /// Returns the sum of a consumer's series with this metric name. `None`: no such series.
+    /// Returns the sum over all series of this metric and consumer. `None`: no series exists.
     pub(super) fn value(&self, name: &str, consumer: &str) -> Option<f64> {
         self.of(name, consumer).map(|sample| sample.value).reduce(|sum, value| sum + value)
     }
 
-    /// Returns the sums of a consumer's series with this metric name, by value of `label`.
+    /// Returns the sum over the series of this metric and consumer for each value of `label`.
     pub(super) fn by(&self, name: &str, consumer: &str, label: &str) -> BTreeMap<String, f64> {
         let mut sums = BTreeMap::new();
         for sample in self.of(name, consumer) {
@@ -49,7 +49,8 @@ impl Scrape {
         sums
     }
 
-    /// Returns the buckets of a consumer's histogram: each bound with the number of observations at or below it, sorted by bound.
+    /// Returns the buckets of a consumer's histogram, sorted by bound. Each bucket has a bound, and the number of observations at
+    /// or below the bound.
     pub(super) fn buckets(&self, name: &str, consumer: &str) -> Vec<(f64, f64)> {
         let mut counts: Vec<(f64, f64)> = Vec::new();
         for sample in self.of(&format!("{name}_bucket"), consumer) {
@@ -76,7 +77,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// Parses labels up to the closing brace. Returns the text after the brace.
+/// Parses labels up to the closing brace. Returns the text that follows the brace.
 fn read_labels<'a>(mut list: &'a str, labels: &mut BTreeMap<String, String>) -> Option<&'a str> {
     loop {
         list = list.trim_start_matches([',', ' ']);

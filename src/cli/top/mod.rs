@@ -1,4 +1,4 @@
-//! Command `hostler top`: shows a running host, from its health file and its metrics endpoint.
+//! Command `hostler top`. Shows a running host. Reads the host's health file and its metrics endpoint.
 
 mod layout;
 mod metrics;
@@ -22,7 +22,7 @@ use metrics::Scrape;
 use model::{Look, Looks, rows};
 use screen::{History, Title};
 
-/// Maximum wait for an answer of the metrics endpoint.
+/// Maximum time to wait for an answer of the metrics endpoint.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const HELP: &str = "\
@@ -56,7 +56,7 @@ pub(super) struct Args {
 /// Sources of the displayed data.
 struct Host {
     file: PathBuf,
-    /// URL of the metrics endpoint, or the reason why no URL is known.
+    /// URL of the metrics endpoint, or the reason why the URL is unknown.
     metrics: std::result::Result<String, String>,
     client: reqwest::Client,
 }
@@ -131,7 +131,7 @@ fn watch(
     }
 }
 
-/// Returns true if the key just pressed quits: q, Escape or Ctrl-C. A terminal in raw mode delivers Ctrl-C as a key.
+/// Returns true if the key that was just pressed quits: q, Escape or Ctrl-C. In raw mode, the terminal reports Ctrl-C as a key.
 fn quits() -> Result<bool> {
     let event = event::read().map_err(|error| Failure::new(Exit::Internal, error))?;
     let Event::Key(key) = event else { return Ok(false) };
@@ -176,7 +176,7 @@ impl Host {
         health::verdict(Ok(report), process::info(report.pid), Timestamp::now(), start_period)
     }
 
-    /// Returns a snapshot with metrics, and the reason if no metrics are available.
+    /// Returns a snapshot. Without metrics, also returns the reason.
     async fn look(&self, report: Report) -> (Look, Option<String>) {
         let scraped = match &self.metrics {
             Ok(url) => self.scrape(url).await,
@@ -195,14 +195,14 @@ impl Host {
     }
 }
 
-/// Returns the metrics URL of the config, as reachable from this machine.
+/// Returns the metrics URL of the config, in the form in which this machine can reach it.
 fn served(named: Option<&Path>) -> std::result::Result<String, String> {
     let loaded = config::load(named, std::env::vars_os()).map_err(|_| "the config cannot be read".to_owned())?;
     let address = loaded.config.telemetry.prometheus.ok_or("telemetry.prometheus is not set")?;
     Ok(reachable(address))
 }
 
-/// Returns the URL for an address. An address that listens on all interfaces is reached through the loopback interface.
+/// Returns the URL for an address. If the address listens on all interfaces, returns the URL of the loopback interface.
 fn reachable(mut address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         address.set_ip(match address {

@@ -1,4 +1,4 @@
-//! Figures that `hostler top` shows, computed from two snapshots of a host. Without I/O.
+//! Computes the figures that `hostler top` shows from two snapshots of a host. Performs no I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::metrics::Scrape;
 use hostler_health::{BreakerState, ConsumerReport, FailureReport, Report, Timestamp};
 
-/// Snapshot of a host: the health file, and the metrics if available.
+/// Snapshot of a host. Contains the health file and, if available, the metrics.
 #[derive(Debug, Clone)]
 pub(super) struct Look {
     /// Time of the snapshot.
@@ -28,13 +28,13 @@ pub(super) struct Row {
     pub(super) slots: Option<u32>,
     /// Number of messages per second that ended between two reports.
     pub(super) rate: f64,
-    /// Those of them that failed.
+    /// Number of failed messages per second between the two reports.
     pub(super) failure_rate: f64,
-    /// The time between the two reports.
+    /// Time between the two reports.
     pub(super) over: Duration,
     pub(super) processed: u64,
     pub(super) failed: u64,
-    /// Median duration of the handler between two snapshots, in seconds. `slowest` is the 99th percentile.
+    /// Median duration of the handler between the two snapshots, in seconds. `p99` is the 99th percentile.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     pub(super) visible: Option<f64>,
@@ -49,7 +49,7 @@ pub(super) struct Row {
     pub(super) failures: Vec<(Duration, FailureReport)>,
 }
 
-/// Snapshots from which rates are computed. The counts in the health file date from its last write, and snapshots may be more
+/// Snapshots from which [`rows`] computes rates. The counts in the health file are those of its last write. Snapshots may be more
 /// frequent than writes. Therefore, a rate covers the time between two reports, and does not change until the next report.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
@@ -70,7 +70,7 @@ impl Looks {
 }
 
 /// Returns the rows of a snapshot, in the order of the health file. Rates cover the time since the report in `before`. Without
-/// `before`, or after a restart of the host, rates cover the time since the host started.
+/// `before`, or after a restart of the host, rates cover the time since the start of the host.
 pub(super) fn rows(before: Option<&Look>, now: &Look) -> Vec<Row> {
     let before = before.filter(|before| {
         let (before, now) = (&before.report, &now.report);
@@ -121,7 +121,7 @@ fn row(before: Option<&Look>, now: &Look, consumer: &ConsumerReport) -> Row {
     }
 }
 
-/// Returns the state of a consumer, or the reason why the consumer intentionally receives no messages.
+/// Returns the state of a consumer. If the consumer intentionally receives no messages, returns the reason instead.
 fn state(consumer: &ConsumerReport) -> &'static str {
     match consumer.breaker {
         _ if consumer.paused => "PAUSED",
@@ -137,8 +137,8 @@ fn since(before: &[(f64, f64)], now: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     now.into_iter().map(|(bound, count)| (bound, (count - counted(bound)).max(0.0))).collect()
 }
 
-/// Returns a quantile of a histogram: the value at or below which `share` of the observations lie. Interpolates linearly within a
-/// bucket, as `histogram_quantile` in Prometheus does.
+/// Returns a quantile of a histogram: the value that the fraction `share` of all observations does not exceed. Interpolates
+/// linearly within a bucket, as `histogram_quantile` in Prometheus does.
 fn quantile(share: f64, buckets: &[(f64, f64)]) -> Option<f64> {
     let (_, all) = *buckets.last()?;
     if all <= 0.0 {
@@ -206,7 +206,7 @@ mod tests {
         let mut other = early.clone();
         other.report.pid = 8;
         assert_eq!(rows(Some(&other), &late)[0].rate, 12.5);
-        // Two snapshots at the same time give a rate of zero, without a division by zero.
+        // Two snapshots at the same time produce a rate of zero, rather than a division by zero.
         assert_eq!(rows(None, &look(0, 5, ""))[0].rate, 0.0);
     }
 
@@ -219,7 +219,7 @@ mod tests {
         };
         let [first, second, third] = [look(10, 100, ""), look(11, 150, ""), look(13, 160, "")];
         assert_eq!([rate_at(10_100, &first), rate_at(10_200, &first)], [10.0, 10.0]);
-        // The rate depends neither on the time between snapshots nor on the time between a report and a snapshot.
+        // The rate depends neither on the time between two snapshots nor on the age of a report.
         assert_eq!([rate_at(11_050, &second), rate_at(11_500, &second), rate_at(12_900, &second)], [50.0; 3]);
         assert_eq!([rate_at(13_900, &third), rate_at(14_000, &third)], [5.0; 2]);
     }

@@ -1,4 +1,4 @@
-//! The screen of `hostler top`: a table of consumers, the last failures, outcomes, and a graph of the last minutes.
+//! Screen of `hostler top`. Shows a table of consumers, the last failures, the outcomes, and a chart of the last minutes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::model::Row;
 use hostler_health::FailureReport;
 use hostler_types::printable::on_one_line;
 
-/// The columns with `--once`.
+/// Headings of the columns with `--once`.
 pub(super) const HEADER: [&str; 13] = [
     "CONSUMER", "STATE", "SINCE", "SLOTS", "MSG/S", "P50", "P99", "HANDLED", "FAILED", "VISIBLE", "DEAD", "OLDEST",
     "COUNTED",
@@ -31,7 +31,7 @@ const HISTORY: usize = 300;
 pub(super) struct History(VecDeque<u64>);
 
 impl History {
-    /// Adds a look, by the highest percentile of its consumers.
+    /// Adds a snapshot. Stores the highest 99th percentile of all its consumers.
     pub(super) fn push(&mut self, rows: &[Row]) {
         let highest = rows.iter().filter_map(|row| row.p99).fold(0.0, f64::max);
         if self.0.len() == HISTORY {
@@ -48,7 +48,7 @@ pub(super) struct Title<'a> {
     pub(super) pid: u32,
     /// Time since the start of the host.
     pub(super) up: Duration,
-    /// The age of the health file.
+    /// Age of the health file.
     pub(super) age: Duration,
     /// Verdict of the health check, with its reasons.
     pub(super) verdict: &'a str,
@@ -114,7 +114,7 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// Formats it on one line; with its message's id cut to so many characters, if it has to be short.
+    /// Formats the failure on one line. If `most` is set, cuts the message id to this number of characters.
     fn line(&self, most: Option<usize>) -> String {
         let FailureReport { message_id, outcome, disposition, reason, .. } = self.failure;
         let message_id = most.map_or_else(|| message_id.clone(), |most| cut(message_id, most));
@@ -126,7 +126,7 @@ impl Shown<'_> {
     }
 }
 
-/// Returns the last failures of all consumers, latest first.
+/// Returns the last failures of all consumers, the latest first.
 fn last_failures(rows: &[Row]) -> Vec<Shown<'_>> {
     let mut failures = Vec::new();
     for row in rows {
@@ -138,15 +138,15 @@ fn last_failures(rows: &[Row]) -> Vec<Shown<'_>> {
     failures
 }
 
-/// Formats the last failures of all consumers, latest first, one per line.
+/// Formats the last failures of all consumers, the latest first, one per line.
 pub(super) fn failures(rows: &[Row]) -> Vec<String> {
     last_failures(rows).iter().map(|failure| failure.line(None)).collect()
 }
 
-/// A column of the screen: its heading, and a consumer's cell.
+/// A column of the screen: its heading, and a function that formats a consumer's cell.
 type Column = (&'static str, fn(&Row) -> String);
 
-/// The columns of the screen, of which those that do not fit are left out.
+/// All columns of the screen. Columns that do not fit are left out.
 const COLUMNS: [Column; 13] = [
     ("CONSUMER", |row| row.name.clone()),
     ("STATE", |row| row.state.to_owned()),
@@ -163,25 +163,25 @@ const COLUMNS: [Column; 13] = [
     ("OLDEST", |row| row.oldest.map_or_else(dash, |oldest| brief(seconds(oldest)))),
 ];
 
-/// The columns that may be left out, the first to go first: SINCE, P50, HANDLED, OLDEST, DEAD, SLOTS.
+/// Indexes of the columns that may be left out, in the order in which they are: SINCE, P50, HANDLED, OLDEST, DEAD, SLOTS.
 const EXPENDABLE: [usize; 6] = [2, 8, 7, 12, 11, 3];
 
-/// The columns about failures, which are red where there are any.
+/// Indexes of the columns about failures. The cells of a consumer with failures are red.
 const FAILING: [usize; 2] = [5, 6];
 
-/// The longest message id on the screen.
+/// Maximum number of characters of a message id on the screen.
 const MAX_ID: usize = 14;
 
 fn dash() -> String {
     "-".to_owned()
 }
 
-/// Formats a rate per second in at most six places.
+/// Formats a rate per second with at most six characters.
 fn rate(rate: f64) -> String {
     if rate < 999.95 { format!("{rate:.1}") } else { count(rate) }
 }
 
-/// Formats a number in at most five places.
+/// Formats a number with at most five characters.
 fn count(number: f64) -> String {
     match number {
         number if number < 99_999.5 => format!("{number:.0}"),
@@ -195,13 +195,13 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(0.0, 1e9))
 }
 
-/// Formats a duration in its largest unit.
+/// Formats a duration with its largest unit only.
 fn brief(duration: Duration) -> String {
     let text = rounded(duration);
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Cuts a text to so many characters, and says so.
+/// Cuts a text to this number of characters. A text that was cut ends in `…`.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -209,7 +209,7 @@ fn cut(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Draws the whole screen. What does not fit is left out, and its heading says so.
+/// Draws the whole screen. If lines of a section do not fit, leaves them out and says so.
 pub(super) fn draw(frame: &mut Frame<'_>, title: &Title<'_>, rows: &[Row], history: &History) {
     let told: Vec<_> = rows.iter().filter_map(outcomes).collect();
     let failed: Vec<_> = last_failures(rows).iter().map(|failure| failure.line(Some(MAX_ID))).collect();
@@ -244,7 +244,7 @@ fn heading<'a>(text: String) -> Block<'a> {
     Block::new().borders(Borders::TOP).title(format!(" {text} "))
 }
 
-/// Returns the first lines of a section, whose heading says if there are more.
+/// Returns the first `shown` lines of a section. If the section has more lines, the heading says so.
 fn section<'a>(name: &str, lines: &'a [String], shown: u16) -> Paragraph<'a> {
     let shown = usize::from(shown);
     let name = if shown < lines.len() { format!("{name} ({shown} of {})", lines.len()) } else { name.to_owned() };
@@ -271,7 +271,7 @@ fn headline<'a>(title: &'a Title<'_>, rows: &[Row]) -> Paragraph<'a> {
     Paragraph::new(vec![Line::from(about), verdict])
 }
 
-/// Returns the table of these consumers, as wide as the screen allows.
+/// Returns the table of these consumers. Leaves out columns that do not fit into `width`.
 fn consumers(rows: &[Row], width: u16) -> Table<'_> {
     let cells: Vec<Vec<String>> = rows.iter().map(|row| COLUMNS.iter().map(|(_, cell)| cell(row)).collect()).collect();
     let widest = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
@@ -385,7 +385,7 @@ mod tests {
         Title { pid: 7, up, age, verdict: "healthy", healthy: true, without: None }
     }
 
-    /// The lines of a screen.
+    /// Returns the lines of a screen of this size.
     fn drawn((width, height): (u16, u16), title: &Title<'_>, rows: &[Row]) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         let mut history = History::default();
@@ -396,7 +396,7 @@ mod tests {
         (0..height).map(line).collect()
     }
 
-    /// The line that has this in it.
+    /// Returns the index of the first line that contains this text.
     fn at(screen: &[String], text: &str) -> usize {
         let found = screen.iter().position(|line| line.contains(text));
         found.unwrap_or_else(|| panic!("{text}:\n{}", screen.join("\n")))

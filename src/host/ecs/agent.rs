@@ -36,8 +36,9 @@ pub(super) enum Fault {
     /// Too many calls: the agent's own limit (status 429), or ECS's limit per account (`ThrottlingException`).
     #[error("too many calls to the ECS agent, or to ECS: {0}")]
     Throttled(String),
-    /// The agent or ECS refused the call. `code` is the code of an API error or of a failure. Example: `AccessDeniedException`
-    /// means that the task role lacks `ecs:UpdateTaskProtection`. `TASK_NOT_VALID` means that the task belongs to no service.
+    /// The agent or ECS refused the protection call. `code` is the code of an API error or of a failure. Example:
+    /// `AccessDeniedException` means that the task role lacks `ecs:UpdateTaskProtection`. `TASK_NOT_VALID` means that the task
+    /// belongs to no service.
     #[error("refused with {code}: {message}")]
     Refused {
         /// Code from the API.

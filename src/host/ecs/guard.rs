@@ -57,7 +57,7 @@ enum Shown {
 struct Keeper {
     agent: Endpoint,
     machine: Machine,
-    /// Call under way. At most one.
+    /// Current call to the agent, if any.
     calls: JoinSet<(Call, Result<(), Fault>)>,
     shown: Shown,
 }
@@ -120,8 +120,8 @@ impl Keeper {
     }
 }
 
-/// Checks whether any consumer has messages in hand. Messages that wait to be processed or settled count too. If the task
-/// stopped, such a message would lose an attempt.
+/// Checks whether any consumer has messages in hand. Messages that wait to be processed or settled count too. If ECS stopped the
+/// task now, a waiting message would lose an attempt.
 fn look(boards: &[StatusHandle]) -> Event {
     if boards.iter().any(|board| board.get().in_hand > 0) { Event::Busy } else { Event::Idle }
 }

@@ -75,7 +75,7 @@ enum Work {
 pub(super) struct Machine {
     minutes: u16,
     work: Work,
-    /// Call under way, with its start.
+    /// Current call, with the time at which it started.
     call: Option<(Call, Instant)>,
     /// Time until which the task is certainly protected.
     surely_until: Option<Instant>,
@@ -281,7 +281,7 @@ mod tests {
             assert_eq!(bench.take(event), None);
             assert_eq!(bench.next_call(LINGER / 2), None);
         }
-        // The postponed call follows the answer.
+        // The machine makes the postponed call after the answer to the current one.
         bench.now += LINGER;
         assert_eq!(bench.answer(Answer::Done), UNPROTECT);
         assert_eq!(bench.take(Event::Drained), None);
@@ -365,7 +365,7 @@ mod tests {
             assert!(bench.machine.is_over(bench.now));
             assert_eq!(bench.take(Event::Busy), None);
         }
-        // A delay after a failure does not postpone the call either.
+        // A delay after an earlier failure does not postpone this call either.
         let mut bench = Bench::protected();
         assert_eq!(bench.next_call(240 * SECOND), Some((120 * SECOND, Call::Protect(4))));
         bench.answer(Answer::Unknown);

@@ -6,8 +6,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use hostler_wasm::{MAX_IDLE_PER_ORIGIN, MAX_OPEN, MOST_FILES};
 
-/// Number of descriptors that are reserved for the host: for its runtimes, log, health file and queue. Sandboxes cannot use this
-/// reserve.
+/// Number of descriptors in the host's reserve: for its runtimes, log, health file and queue. The plan for sandboxes leaves this
+/// reserve free.
 const RESERVE: u64 = 128;
 
 /// Minimum number of descriptors that the host needs besides those of its consumers: for standard streams, log, health file and
@@ -61,7 +61,8 @@ pub struct Handles {
     pub origins: u64,
 }
 
-/// Number of files that each sandbox may have open. All sandboxes together then leave the host its reserve.
+/// Plan for the number of files that each sandbox may have open. With this number, all sandboxes together leave the host its
+/// reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilePlan {
     /// Maximum number of open files per sandbox with folders.

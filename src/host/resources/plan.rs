@@ -44,7 +44,7 @@ const LEAST: u64 = 8 * MIB;
 /// Size of the message that the sum counts per slot, in bytes. Equals the maximum size of an SQS message.
 const MESSAGE: u64 = MIB;
 
-/// Number of slots that must fit with [`COMFORTABLE`] memory before the memory per sandbox grows beyond that.
+/// Number of slots with [`COMFORTABLE`] memory that must fit before sandboxes get more memory.
 const FIRST_SLOTS: u64 = 4;
 
 /// Memory demand of one consumer.
@@ -185,7 +185,8 @@ pub fn plan(limit: &Limit, host: u64, demands: &[Demand]) -> Result<Plan, Refusa
     let Some(mut rest) = limit.bytes.checked_sub(needed) else {
         return Err(Refusal::new(limit, demands, (host, code), needed));
     };
-    // Serves the consumers that can use the least beyond their minimum first. The later ones share the memory that remains.
+    // Serves first the consumers that can use the least memory beyond their minimum. The later ones share the memory that
+    // remains.
     let mut order: Vec<&Demand> = demands.iter().collect();
     order.sort_by_key(|demand| demand.most().saturating_sub(least(demand)));
     let mut shares = Vec::new();
