@@ -1,4 +1,4 @@
-/* hostler.h: a handler as a C program, built for wasm32-wasi.
+/* hostler.h: functions for a handler that is a C program, built for wasm32-wasi.
  *
  *     int main(void) {
  *         struct hostler_message message;
@@ -8,10 +8,10 @@
  *         return HOSTLER_ACK;
  *     }
  *
- * What it returns is the outcome. The reason is the last line on standard error, which the functions below write. With
- * reply = "stdout" in the consumer's config, standard output is the reply; without, it is logged.
+ * The value that main returns is the outcome. The reason is the last line of standard error, which the functions below
+ * write. If the consumer's config contains reply = "stdout", standard output is the reply. Otherwise, hostler logs it.
  *
- * Nothing is freed: the program ends with its message.
+ * The functions free no memory that they return, because the program ends after one message.
  */
 #ifndef HOSTLER_H
 #define HOSTLER_H
@@ -23,19 +23,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The exit codes that hostler knows (sysexits.h); any other means that the attempt failed. */
+/* Exit codes that hostler interprets (sysexits.h). Any other exit code means that the attempt failed. */
 enum { HOSTLER_ACK = 0, HOSTLER_FAILED = 1, HOSTLER_DEAD_LETTER = 65, HOSTLER_RETRY = 75 };
 
 /* One delivery of a message. */
 struct hostler_message {
-    const char *id;      /* the same at every delivery, so a key for work that must happen once */
+    const char *id;      /* the same for all deliveries: a key for work that must happen only once */
     const char *channel; /* "<queue>" or "<exchange>.<queue>" */
-    unsigned attempt;    /* which delivery; 1 is the first */
-    char *body;          /* `size` bytes, and a NUL after them */
+    unsigned attempt;    /* number of this delivery; the first is 1 */
+    char *body;          /* `size` bytes, followed by a NUL */
     size_t size;
 };
 
-/* Takes the message; 0, or -1 if memory or standard input fails. */
+/* Reads the message. Returns 0, or -1 if an allocation fails or standard input cannot be read. */
 static inline int hostler_receive(struct hostler_message *message) {
     const char *attempt = getenv("MESSAGE_ATTEMPT");
     size_t room = 64 * 1024, size = 0;
@@ -62,7 +62,7 @@ static inline int hostler_say(int code, const char *format, va_list values) {
     char reason[1024];
     vsnprintf(reason, sizeof reason, format, values);
     for (char *at = reason; *at; at++) {
-        if (*at == '\n' || *at == '\r') *at = ' '; /* the last line alone is the reason */
+        if (*at == '\n' || *at == '\r') *at = ' '; /* hostler uses only the last line as the reason */
     }
     fprintf(stderr, "%s\n", reason);
     return code;
@@ -74,7 +74,8 @@ static inline int hostler_say(int code, const char *format, va_list values) {
 #define HOSTLER_PRINTF
 #endif
 
-/* The message can never be processed: to the dead-letter queue, with this reason. For `return`, like the two below. */
+/* Reports that the message can never be processed. hostler moves it to the dead-letter queue, with this reason. Return the
+ * result from main. This also applies to the two functions below. */
 HOSTLER_PRINTF static inline int hostler_dead_letter(const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -83,7 +84,7 @@ HOSTLER_PRINTF static inline int hostler_dead_letter(const char *format, ...) {
     return code;
 }
 
-/* Another attempt, as the consumer's retry policy says. */
+/* Requests another attempt. The consumer's retry policy decides whether and when. */
 HOSTLER_PRINTF static inline int hostler_retry(const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -92,7 +93,7 @@ HOSTLER_PRINTF static inline int hostler_retry(const char *format, ...) {
     return code;
 }
 
-/* This attempt failed; what comes next is the retry policy's as well. */
+/* Reports that this attempt failed. The consumer's retry policy decides what happens next. */
 HOSTLER_PRINTF static inline int hostler_fail(const char *format, ...) {
     va_list values;
     va_start(values, format);
@@ -101,7 +102,7 @@ HOSTLER_PRINTF static inline int hostler_fail(const char *format, ...) {
     return code;
 }
 
-/* --- JSON: what attributes need, and a little more ------------------------------------------------------------------ */
+/* --- JSON functions, for attributes and for handlers ---------------------------------------------------------------- */
 
 static inline const char *hostler_json_space(const char *at) {
     return at + strspn(at, " \t\n\r");
@@ -117,8 +118,8 @@ static inline int hostler_json_hex(const char *at) {
     return value;
 }
 
-/* Reads the string that begins at `*from`, into `to` if there is one, which has to be as long as the source. Answers its
- * size and moves `*from` behind it; -1 if it is no JSON string. */
+/* Decodes the JSON string that begins at `*from`. Writes the text to `to` unless `to` is NULL; `to` must be as long as the
+ * source. Returns the size of the text, and moves `*from` past the string. Returns -1 if it is not a JSON string. */
 static inline long hostler_json_read(const char **from, char *to) {
     static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     const char *at = *from;
@@ -145,7 +146,7 @@ static inline long hostler_json_read(const char **from, char *to) {
                         at += 6;
                     }
                 }
-                if (point >= 0xd800 && point < 0xe000) return -1; /* half of a pair */
+                if (point >= 0xd800 && point < 0xe000) return -1; /* one half of a surrogate pair */
                 count = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
                 for (int i = count - 1; i > 0; i--, point >>= 6) bytes[i] = (unsigned char)(0x80 | (point & 0x3f));
                 bytes[0] = (unsigned char)(count == 1 ? point : (0xf00 >> count & 0xff) | point);
@@ -158,7 +159,8 @@ static inline long hostler_json_read(const char **from, char *to) {
     return size;
 }
 
-/* Where the JSON value at `at` ends; NULL if it is none, or nested deeper than `depth`. */
+/* Returns the end of the JSON value that begins at `at`. Returns NULL if the value is invalid, or nested deeper than
+ * `depth`. */
 static inline const char *hostler_json_end(const char *at, int depth) {
     if (depth == 0) return NULL;
     if (*at == '"') return hostler_json_read(&at, NULL) < 0 ? NULL : at;
@@ -204,8 +206,8 @@ static inline const char *hostler_json_end(const char *at, int depth) {
     return at;
 }
 
-/* Where the value of the member `name` begins in a JSON object, the last one of that name; NULL if there is none, or if
- * `json` is anything but an object. */
+/* Returns the start of the value of the member `name` in a JSON object. If several members have this name, uses the last.
+ * Returns NULL if no member has this name, or if `json` is not an object. */
 static inline const char *hostler_json_member(const char *json, const char *name) {
     const char *at = hostler_json_space(json), *end = hostler_json_end(at, 64), *found = NULL;
     if (*at != '{' || !end || *hostler_json_space(end)) return NULL;
@@ -222,8 +224,9 @@ static inline const char *hostler_json_member(const char *json, const char *name
     return found;
 }
 
-/* The string member `name` of the JSON object that is all of the text `json`, with a NUL after it, and its size if `size`
- * is not NULL; NULL if there is no such member or no such object. */
+/* Returns the text of the string member `name` in a JSON object, followed by a NUL. `json` must contain only the object.
+ * Stores the size of the text in `*size` unless `size` is NULL. Returns NULL if `json` is not an object or has no string
+ * member of this name. */
 static inline char *hostler_json_string(const char *json, const char *name, size_t *size) {
     const char *value = hostler_json_member(json, name), *end = value;
     long length = value ? hostler_json_read(&end, NULL) : -1;
@@ -235,7 +238,7 @@ static inline char *hostler_json_string(const char *json, const char *name, size
     return text;
 }
 
-/* Decodes Base64 in place; its size, or -1. */
+/* Decodes Base64 in place. Returns the size of the decoded bytes, or -1 if the text is invalid. */
 static inline long hostler_base64(char *text) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     uint32_t bits = 0;
@@ -254,14 +257,15 @@ static inline long hostler_base64(char *text) {
     return size;
 }
 
-/* The attribute `name`: its text, or its bytes if it is binary; a NUL follows. NULL if there is none. `size` may be NULL. */
+/* Returns the text or the bytes of the attribute `name`, followed by a NUL. Stores their size in `*size` unless `size` is
+ * NULL. Returns NULL if the message has no attribute of this name. */
 static inline char *hostler_attribute(const char *name, size_t *size) {
     const char *attributes = getenv("MESSAGE_ATTRIBUTES");
     if (!attributes) return NULL;
     char *text = hostler_json_string(attributes, name, size);
     const char *value = text ? NULL : hostler_json_member(attributes, name), *end;
     if (!value || *value != '{') return text;
-    /* Bytes are {"base64":"…"}; cut it out, as what follows belongs to the other attributes. */
+    /* A binary value is {"base64":"…"}. Copies this object, because the text after it belongs to other attributes. */
     end = hostler_json_end(value, 64);
     char *object = malloc((size_t)(end - value) + 1);
     if (!object) return NULL;

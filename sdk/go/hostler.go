@@ -1,10 +1,11 @@
-// Package hostler makes a handler of a Go program that is built with GOOS=wasip1 GOARCH=wasm:
+// Package hostler turns a Go program into a handler. Build the program with GOOS=wasip1 GOARCH=wasm:
 //
 //	func main() { hostler.Run(handle) }
 //
 //	func handle(message hostler.Message) (reply []byte, err error) { … }
 //
-// No error acks the message; [Retry], [DeadLetter] and any other error say what is to become of it instead.
+// If handle returns no error, hostler acks the message. Otherwise, the error decides: [Retry], [DeadLetter] or any other
+// error.
 package hostler
 
 import (
@@ -19,7 +20,7 @@ import (
 	"strings"
 )
 
-// The exit codes that hostler knows (sysexits.h); any other means that the attempt failed.
+// Exit codes that hostler interprets (sysexits.h). Any other exit code means that the attempt failed.
 const (
 	exitFailed     = 1
 	exitDeadLetter = 65
@@ -29,20 +30,20 @@ const (
 
 // Message is one delivery of a message.
 type Message struct {
-	// ID is the same at every delivery, so a key for work that must happen once.
+	// ID is the same for all deliveries of the message. Use it as a key for work that must happen only once.
 	ID string
-	// Channel is where the message came from: "<queue>" or "<exchange>.<queue>".
+	// Channel is the channel from which the message came: "<queue>" or "<exchange>.<queue>".
 	Channel string
-	// Attempt counts the deliveries of this message; 1 is the first.
+	// Attempt is the number of this delivery, counted by the queue. The first is 1.
 	Attempt int
 	Body    []byte
-	// Attributes are those with a text, by name.
+	// Attributes are the text attributes, by name.
 	Attributes map[string]string
-	// Binary are the attributes with bytes, by name.
+	// Binary are the binary attributes, by name.
 	Binary map[string][]byte
 }
 
-// Retry asks for another attempt, as the consumer's retry policy says. Wrap it to give a reason:
+// Retry requests another attempt. The consumer's retry policy decides whether and when. To add a reason, wrap the error:
 // fmt.Errorf("the bank is away: %w", hostler.Retry).
 var Retry = errors.New("retry")
 
@@ -50,20 +51,22 @@ type deadLetter string
 
 func (reason deadLetter) Error() string { return string(reason) }
 
-// DeadLetter says that the message can never be processed: it goes to the dead-letter queue, with this reason.
+// DeadLetter returns the error for a message that can never be processed. hostler moves the message to the dead-letter
+// queue, with this reason.
 func DeadLetter(reason string) error { return deadLetter(reason) }
 
-// Reason is what a [DeadLetter] in err gives as its reason; ok says whether there is one. It is for tests.
+// Reason returns the reason of the [DeadLetter] in err. If err contains no DeadLetter, ok is false. For tests.
 func Reason(err error) (reason string, ok bool) {
 	var letter deadLetter
 	ok = errors.As(err, &letter)
 	return string(letter), ok
 }
 
-// Run gives the message to handle, and ends the program with what handle says; it does not return.
+// Run passes the message to handle, and ends the program with the exit code for the result. Run does not return.
 //
-// A reply goes to standard output: with reply = "stdout" in the consumer's config it is sent to the reply channel, and
-// without, it is logged. Errors and panics go to standard error, on its last line, which hostler takes as the reason.
+// Run writes a reply to standard output. If the consumer's config contains reply = "stdout", hostler sends the reply to
+// the reply channel. Otherwise, hostler logs the reply. Run writes an error or a panic to the last line of standard error.
+// hostler uses this line as the reason.
 func Run(handle func(Message) (reply []byte, err error)) {
 	os.Exit(run(handle, os.Stdin, os.Stdout, os.Stderr))
 }
@@ -101,7 +104,7 @@ func run(handle func(Message) ([]byte, error), stdin io.Reader, stdout, stderr i
 	}
 }
 
-// line makes one line of a text, as hostler takes the last line for the reason.
+// line converts a text to one line, because hostler uses only the last line as the reason.
 func line(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), " ")
 }
@@ -124,7 +127,7 @@ func receive(stdin io.Reader) (Message, error) {
 	return message, err
 }
 
-// attributes reads a JSON object of texts, and of {"base64": "…"} for bytes.
+// attributes parses a JSON object. Each value is a text, or {"base64": "…"} for a binary attribute.
 func (message *Message) attributes(text string) error {
 	var values map[string]any
 	if err := json.Unmarshal([]byte(text), &values); err != nil {

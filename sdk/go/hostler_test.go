@@ -15,7 +15,7 @@ type ended struct {
 	reason string
 }
 
-// runs gives handle a message with this body, and tells how the program would end.
+// runs calls run with a message with this body. Returns how the program would end.
 func runs(t *testing.T, body string, handle func(Message) ([]byte, error)) ended {
 	t.Helper()
 	t.Setenv("MESSAGE_ID", "m-1")

@@ -1,20 +1,22 @@
-// What a hostler handler in JavaScript needs. A handler is a module whose default export takes a Message:
+// SDK for hostler handlers in JavaScript. A handler is a module. Its default export is a function of a Message:
 //
 //     export default async function (message) { return "Hello, " + message.json().name; }
 //
-// It answers undefined (ack), a string or Uint8Array (reply), or throws or returns an outcome: Ack, Retry, Delay, DeadLetter. Any other
-// exception is an error: it goes to the consumer's retry policy with its text, and its stack to stderr.
+// The function returns undefined (ack), or a string or Uint8Array (reply). It can also throw or return an outcome: Ack, Retry, Delay or
+// DeadLetter. Any other exception is an error. The message then goes to the consumer's retry policy, with the text of the exception as
+// the reason. The stack goes to stderr.
 //
 // Hooks are exports of the same module: messageStart(message), messageEnd(report), processingTimeout(message, elapsedMs),
-// stateChanged(from, to). They are called if the world that is built exports them.
+// stateChanged(from, to). hostler calls a hook only if the world of the component exports it.
 //
-// Only component.js, which is what is built, imports hostler's functions and hands them in; so all this runs in Node, for tests.
+// The component is built from component.js. Only component.js imports hostler's functions, and passes them to component(). Therefore,
+// tests can run this module in Node.
 
 /** @typedef {Record<string, string | Uint8Array>} Attributes */
 /** @typedef {string | Uint8Array | Outcome | null | void} Answer */
-/** @typedef {{ messageId: string, attempt: number, outcome: string, reason?: string, durationMs: number }} Report how a message ended */
+/** @typedef {{ messageId: string, attempt: number, outcome: string, reason?: string, durationMs: number }} Report the result of a message */
 
-/** A message, as one delivery of it. */
+/** One delivery of a message. */
 export class Message {
   /** @param {{ body?: string | Uint8Array, attributes?: Attributes, id?: string, channel?: string, contentType?: string, attempt?: number,
    *   enqueuedAt?: Date, groupId?: string, routingKey?: string }} [fields] */
@@ -24,37 +26,37 @@ export class Message {
     this.id = id;
     this.channel = channel;
     this.contentType = contentType;
-    /** Which delivery it is, by the queue's count; 1 is the first. */
+    /** Number of this delivery, counted by the queue. The first is 1. */
     this.attempt = attempt;
-    /** When the queue took it. */
+    /** Time at which the queue accepted the message. */
     this.enqueuedAt = enqueuedAt;
     this.groupId = groupId;
     this.routingKey = routingKey;
   }
 
-  /** The body as UTF-8; throws if it is not. */
+  /** Returns the body as text. Throws if the body is not valid UTF-8. */
   text() {
     return new TextDecoder("utf-8", { fatal: true }).decode(this.body);
   }
 
-  /** The body as JSON. @returns {any} */
+  /** Parses the body as JSON. @returns {any} */
   json() {
     return JSON.parse(this.text());
   }
 }
 
-/** What is to become of a message: throw or return one of the four below. */
+/** Outcome of a message. Throw or return one of the four subclasses below. */
 export class Outcome extends Error {
   name = this.constructor.name;
 }
 
-/** It is done. */
+/** The message is done. */
 export class Ack extends Outcome {}
 
-/** It failed: again, as the retry policy says. The text, if any, goes to stderr. */
+/** The attempt failed. The retry policy decides whether and when the next one follows. The text, if any, goes to stderr. */
 export class Retry extends Outcome {}
 
-/** Again after so many seconds, within the attempts of the retry policy. */
+/** Deliver the message again after this number of seconds. The retry policy limits the number of attempts. */
 export class Delay extends Outcome {
   /** @param {number} seconds */
   constructor(seconds) {
@@ -64,7 +66,7 @@ export class Delay extends Outcome {
   }
 }
 
-/** It can never succeed: to the dead-letter queue, with the reason. */
+/** The message can never succeed. hostler moves it to the dead-letter queue, with this reason. */
 export class DeadLetter extends Outcome {
   /** @param {string} reason */
   constructor(reason) {
@@ -72,21 +74,23 @@ export class DeadLetter extends Outcome {
   }
 }
 
-/** A message was not sent. */
+/** A message was not sent. kind is denied (the channel is not in allow.send), invalid (the message breaks a limit) or unavailable (the
+ * queue did not accept the message this time). */
 export class SendError extends Error {
   name = "SendError";
 
-  /** @param {"denied" | "invalid" | "unavailable"} kind not in allow.send; breaks a limit; not this time @param {string} text */
+  /** @param {"denied" | "invalid" | "unavailable"} kind see above @param {string} text */
   constructor(kind, text) {
     super(`${kind}: ${text}`);
     this.kind = kind;
   }
 }
 
-/** The functions of hostler:consumer/context and hostler:consumer/producer, once component.js has handed them in. */
+/** Functions of hostler:consumer/context and hostler:consumer/producer. Set after component.js has passed them to component(). */
 let host;
 
-/** Sends to a channel that allow.send names; answers the id once it is durably in the queue. delay: seconds, up to 13 days.
+/** Sends a message to a channel that allow.send names. Returns the id after the queue has stored the message durably.
+ * delay: in seconds, at most 13 days.
  * @param {string} channel @param {string | Uint8Array} body
  * @param {{ attributes?: Attributes, routingKey?: string, delay?: number, groupId?: string, dedupeKey?: string }} [options]
  * @returns {string} */
@@ -103,21 +107,21 @@ export function send(channel, body, { attributes = {}, ...options } = {}) {
   }
 }
 
-/** Milliseconds until the processing timeout stops this call; endless without a host. @returns {number} */
+/** Returns the milliseconds until the processing timeout stops this call. Without a host, returns Infinity. @returns {number} */
 export function remaining() {
   return host ? Number(host.remainingMs()) : Infinity;
 }
 
-/** Whether the host is draining or the lease is lost: finish early, or throw Retry. @returns {boolean} */
+/** Returns true if the host is draining or the lease is lost. The handler should then finish early, or throw Retry. @returns {boolean} */
 export function shouldStop() {
   return host ? host.shouldStop() : false;
 }
 
-/** What component.js exports: the module `app` in the shapes of hostler's contract, speaking to `functions`. */
+/** Returns the exports of component.js. Converts the module `app` to hostler's contract. `functions` are the functions of the host. */
 export function component(app, functions) {
   host = functions;
   return {
-    // Asked for while the component is built, by who exports a handler.
+    // The build of a component that exports a handler reads this property.
     get handler() {
       if (typeof app.default !== "function") {
         throw new TypeError("the handler is missing: index.js has to `export default` the function that takes a message");
@@ -130,7 +134,7 @@ export function component(app, functions) {
     messageEnd: app.messageEnd && {
       messageEnd: async (report) => void (await app.messageEnd({ ...report, durationMs: Number(report.durationMs) })),
     },
-    // No answer is no decision: it traps, and on_processing_timeout of the config decides.
+    // If the hook returns nothing, throws. The component then traps, and on_processing_timeout of the config decides.
     processingTimeout: app.processingTimeout && {
       async processingTimeout(message, elapsedMs) {
         const given = await answer(app.processingTimeout, received(message), Number(elapsedMs));
@@ -169,7 +173,7 @@ function outcome(given) {
   return { tag: "reply", val: bytes(given) };
 }
 
-/** The contract takes the error's text as `payload`; an exception without one would trap. */
+/** Converts an exception to an error of the contract, which needs the text as `payload`. An exception without `payload` would trap. */
 async function fallible(call) {
   try {
     return await call();
@@ -182,7 +186,7 @@ async function fallible(call) {
 
 function bytes(value) {
   if (typeof value === "string") return new TextEncoder().encode(value);
-  // Not instanceof: what the host hands in has constructors of its own.
+  // Does not use instanceof, because values from the host have other constructors.
   if (ArrayBuffer.isView(value)) return new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
   throw new TypeError(`a string or Uint8Array is wanted here, not ${value?.constructor?.name ?? value}`);
 }

@@ -1,17 +1,19 @@
-"""What a hostler handler in Python needs. Under componentize-py it speaks hostler's contract; without, it only defines names, for tests.
+"""SDK for hostler handlers in Python. In a component that componentize-py builds, implements hostler's contract. Elsewhere, only
+defines the names, for tests.
 
-Put the decorators on functions of the module that is built:
+Put the decorators on functions of the module that you build:
 
     @hostler.handler
     def greet(message: hostler.Message) -> str:
         return "Hello, " + message.json()["name"]
 
-The function returns None (ack), str or bytes (reply), or returns or raises an outcome: Ack, Retry, Delay, DeadLetter. Any other
-exception is an error: it goes to the consumer's retry policy, as "Type: text", and its traceback to stderr.
+The function returns None (ack), or str or bytes (reply). It can also return or raise an outcome: Ack, Retry, Delay or DeadLetter. Any
+other exception is an error. The message then goes to the consumer's retry policy, with the reason "Type: text". The traceback goes to
+stderr.
 """
 from __future__ import annotations
 
-# Python imports these by itself at their first use, but in a component nothing can be imported any more once it is built.
+# Python itself imports these modules at their first use. A finished component can import nothing more, so they are imported here.
 import _strptime  # noqa: F401
 import encodings.cp1252  # noqa: F401
 import encodings.utf_8_sig  # noqa: F401
@@ -35,7 +37,7 @@ else:
     try:
         from wit_world.imports import types
         types.Outcome_Ack
-    except (ImportError, AttributeError):  # the world has `types` of others too, such as those of wasi:http
+    except (ImportError, AttributeError):  # the world also contains the `types` of other packages, such as wasi:http
         from wit_world.imports import hostler_consumer_types as types
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -44,53 +46,53 @@ Attributes = Dict[str, Union[str, bytes]]
 
 @dataclass(frozen=True)
 class Message:
-    """A message, as one delivery of it."""
+    """One delivery of a message."""
 
     body: bytes = b""
     attributes: Attributes = field(default_factory=dict)
     id: str = ""
     channel: str = ""
     content_type: Optional[str] = None
-    attempt: int = 1  # which delivery it is, by the queue's count
-    enqueued_at: float = 0.0  # when the queue took it, in seconds since 1970, as time.time() has it
+    attempt: int = 1  # number of this delivery, counted by the queue; the first is 1
+    enqueued_at: float = 0.0  # time at which the queue accepted the message, in seconds since 1970, as in time.time()
     group_id: Optional[str] = None
     routing_key: Optional[str] = None
 
     @property
     def text(self) -> str:
-        """The body as UTF-8."""
+        """The body as text, decoded as UTF-8."""
         return self.body.decode()
 
     def json(self) -> Any:
-        """The body as JSON."""
+        """Parses the body as JSON."""
         return json.loads(self.body)
 
 
 @dataclass(frozen=True)
 class Report:
-    """How the processing of a message ended, for message_end."""
+    """Result of processing a message, for message_end."""
 
     message_id: str
     attempt: int
-    outcome: str  # ack, reply, retry, delay, dead-letter, failed or, for hooks in a component of their own, trapped
+    outcome: str  # ack, reply, retry, delay, dead-letter or failed; if the hooks are in a separate component, also trapped
     reason: Optional[str]
     duration: float  # seconds
 
 
 class Outcome(Exception):
-    """What is to become of a message. Raise or return one of the four below."""
+    """Outcome of a message. Raise or return one of the four subclasses below."""
 
 
 class Ack(Outcome):
-    """It is done."""
+    """The message is done."""
 
 
 class Retry(Outcome):
-    """It failed: again, as the retry policy says. The text, if any, goes to stderr."""
+    """The attempt failed. The retry policy decides whether and when the next one follows. The text, if any, goes to stderr."""
 
 
 class Delay(Outcome):
-    """Again after so many seconds, within the attempts of the retry policy."""
+    """Deliver the message again after this number of seconds. The retry policy limits the number of attempts."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -100,7 +102,7 @@ class Delay(Outcome):
 
 
 class DeadLetter(Outcome):
-    """It can never succeed: to the dead-letter queue."""
+    """The message can never succeed. hostler moves it to the dead-letter queue, with this reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -108,7 +110,8 @@ class DeadLetter(Outcome):
 
 
 class SendError(Exception):
-    """A message was not sent. kind is denied (not in allow.send), invalid (breaks a limit) or unavailable (not this time)."""
+    """A message was not sent. kind is denied (the channel is not in allow.send), invalid (the message breaks a limit) or unavailable (the
+    queue did not accept the message this time)."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")
@@ -117,7 +120,8 @@ class SendError(Exception):
 
 def send(channel: str, body: Union[bytes, str], attributes: Optional[Attributes] = None, *, routing_key: Optional[str] = None,
          delay: Optional[int] = None, group_id: Optional[str] = None, dedupe_key: Optional[str] = None) -> str:
-    """Sends to a channel that allow.send names; answers the id once it is durably in the queue. delay: seconds, up to 13 days."""
+    """Sends a message to a channel that allow.send names. Returns the id after the queue has stored the message durably. delay: in
+    seconds, at most 13 days."""
     if producer is None:
         raise RuntimeError("there is no host to send by: replace hostler.send in a test")
     named = [types.Attribute(name, _attribute(value)) for name, value in (attributes or {}).items()]
@@ -129,35 +133,38 @@ def send(channel: str, body: Union[bytes, str], attributes: Optional[Attributes]
 
 
 def remaining() -> float:
-    """Seconds until the processing timeout stops this call; endless without a host."""
+    """Returns the seconds until the processing timeout stops this call. Without a host, returns infinity."""
     return math.inf if context is None else context.remaining_ms() / 1000
 
 
 def should_stop() -> bool:
-    """Whether the host is draining or the lease is lost: finish early, or raise Retry."""
+    """Returns True if the host is draining or the lease is lost. The handler should then finish early, or raise Retry."""
     return context is not None and context.should_stop()
 
 
 def handler(function: Function) -> Function:
-    """Makes a function of one Message the handler."""
+    """Registers the function as the handler. The function takes a Message."""
     return _export(function, "Handler", "handle", lambda message: _fallible(lambda: _outcome(_answer(function, _message(message)))))
 
 
 def message_start(function: Function) -> Function:
-    """Called with the Message before the handler. An exception counts as a failure of the message."""
+    """Registers the function as a hook. hostler calls it with the Message before the handler. An exception counts as a failure of the
+    message."""
     return _export(function, "MessageStart", "message_start", lambda message: _fallible(lambda: function(_message(message))) and None)
 
 
 def message_end(function: Function) -> Function:
-    """Called with a Report after the handler, in the same instance. An exception is logged and changes nothing."""
+    """Registers the function as a hook. hostler calls it with a Report after the handler, in the same instance. hostler logs an exception,
+    and the outcome stays unchanged."""
     def end(report: Any) -> None:
         function(Report(report.message_id, report.attempt, report.outcome, report.reason, report.duration_ms / 1000))
     return _export(function, "MessageEnd", "message_end", end)
 
 
 def processing_timeout(function: Function) -> Function:
-    """Called with the Message and the elapsed seconds when its time was up, in a fresh instance. It says what becomes of the message
-    as a handler does, but None is no answer: without one, on_processing_timeout of the config decides."""
+    """Registers the function as a hook. hostler calls it after the processing timeout, in a fresh instance, with the Message and the
+    elapsed seconds. The function returns an outcome as a handler does, but must not return None. If it returns None,
+    on_processing_timeout of the config decides."""
     def timeout(message: Any, elapsed_ms: int) -> Any:
         answer = _answer(function, _message(message), elapsed_ms / 1000)
         if answer is None:
@@ -167,7 +174,8 @@ def processing_timeout(function: Function) -> Function:
 
 
 def state_changed(function: Function) -> Function:
-    """Called with two states of the consumer, old and new ("listening", "processing" …), in a fresh instance."""
+    """Registers the function as a hook. hostler calls it in a fresh instance with the old and the new state of the consumer, such as
+    "listening" and "processing"."""
     return _export(function, "StateChanged", "state_changed", lambda old, new: function(old.name.lower(), new.name.lower()))
 
 
@@ -176,7 +184,7 @@ def _export(function: Function, interface: str, name: str, call: Callable[..., A
         raise TypeError(f"{function.__name__} is async, and hostler would not await it")
     if exports is not None and not hasattr(exports, interface):
         raise TypeError(f"{function.__name__} would never be called: the world does not export {name.replace('_', '-')}")
-    # componentize-py looks for a class of the interface's name in the module that it builds.
+    # componentize-py looks for a class in the built module. The class has the name of the interface.
     function.__globals__[interface] = type(interface, (), {name: lambda _, *arguments: call(*arguments)})
     return function
 
@@ -229,7 +237,8 @@ def _bytes(value: Union[str, bytes]) -> bytes:
 
 
 def _name_what_is_missing() -> None:
-    """Lets the module that imports this one say which decorator it lacks, when componentize-py looks for the class of an export."""
+    """Improves the error for a missing decorator. componentize-py looks for the class of each export in the module that imports this one.
+    If a class is missing, the error names the missing decorator."""
     frame = sys._getframe(1)
     while frame and frame.f_globals.get("__name__", "").startswith((__name__, "importlib", "_frozen_importlib")):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""HTTP for hostler handlers: one blocking function, for a world that imports wasi:http/outgoing-handler. See book/src/languages/python.md."""
+"""HTTP for hostler handlers: one blocking function. The world must import wasi:http/outgoing-handler. See book/src/languages/python.md."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ else:
 
 @dataclass(frozen=True)
 class Response:
-    """headers: names in lower case; of several with one name, the last."""
+    """An HTTP response. headers: by name in lower case. If several headers have the same name, contains the last."""
 
     status: int
     headers: Dict[str, str]
@@ -26,14 +26,15 @@ class Response:
 
 
 def fetch(method: str, url: str, headers: Optional[Dict[str, str]] = None, body: bytes = b"", timeout: float = 30) -> Response:
-    """Answers whatever the status is; redirects are not followed. Without an answer, such as for an origin that allow.http does not name,
-    it raises OSError. timeout: seconds for each of connecting, waiting for the answer, and between its parts."""
+    """Sends a request. Returns the response for any status, and follows no redirects. Raises OSError if no response arrives, for example
+    because allow.http does not name the origin. timeout: maximum seconds for connecting, for the start of the response, and between
+    any two of its parts."""
     if http is None:
         raise RuntimeError("there is no host to send by: replace hostler_http.fetch in a test")
     parts = urlsplit(url)
     headers = dict(headers or {})
     if not any(name.lower() == "content-length" for name in headers):
-        headers["content-length"] = str(len(body))  # without it the body goes in chunks, which not every server takes
+        headers["content-length"] = str(len(body))  # without this header, the body is sent in chunks, which some servers refuse
     try:
         request = _request(method, parts, headers)
     except Err:
@@ -48,11 +49,11 @@ def fetch(method: str, url: str, headers: Optional[Dict[str, str]] = None, body:
         raise OSError(f"{url}: {type(error.value).__name__}") from None
     try:
         with sink.write() as stream:
-            for start in range(0, len(body), 4096):  # what one write may take
+            for start in range(0, len(body), 4096):  # maximum size of one write
                 stream.blocking_write_and_flush(body[start:start + 4096])
         http.OutgoingBody.finish(sink, None)
     except Err:
-        pass  # The answer says why.
+        pass  # the response, or its error, states the reason
     with answer.subscribe() as ready:
         ready.block()
     response = answer.get().value.value

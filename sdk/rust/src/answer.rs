@@ -1,47 +1,47 @@
-//! What a handler answers.
+//! Outcomes that a handler returns.
 
 use std::error::Error;
 use std::time::Duration;
 
 use crate::Failure;
 
-/// What is to become of a message.
+/// Outcome of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done: remove it.
+    /// The message is done. hostler removes it from the queue.
     Ack,
-    /// It is done, and this goes to the consumer's reply channel.
+    /// The message is done. hostler sends this body to the consumer's reply channel.
     Reply(Vec<u8>),
-    /// It failed: again, as the consumer's retry policy says.
+    /// The attempt failed. The consumer's retry policy decides whether and when the message is delivered again.
     Retry,
-    /// Again after this time, within the attempts that the retry policy allows. Parts of a second count as a whole one.
+    /// Deliver the message again after this time. The retry policy limits the number of attempts. Rounded up to whole seconds.
     Delay(Duration),
-    /// It can never succeed: to the dead-letter queue, with this reason.
+    /// The message can never succeed. hostler moves it to the dead-letter queue, with this reason.
     DeadLetter(String),
 }
 
 impl Outcome {
-    /// A reply with this body.
+    /// Creates a reply with this body.
     pub fn reply(body: impl Into<Vec<u8>>) -> Self {
         Self::Reply(body.into())
     }
 
-    /// A reply with this value as JSON.
+    /// Creates a reply with this value as JSON.
     ///
     /// # Errors
-    /// The value has no form in JSON, such as a map whose keys are no text.
+    /// The value cannot be serialized as JSON. An example is a map whose keys are not text.
     #[cfg(feature = "json")]
     pub fn json<T: serde::Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
         serde_json::to_vec(value).map(Self::Reply)
     }
 
-    /// The message can never succeed, for this reason.
+    /// Creates the outcome of a message that can never succeed, with this reason.
     pub fn dead_letter(reason: impl Into<String>) -> Self {
         Self::DeadLetter(reason.into())
     }
 }
 
-/// Whole seconds, rounded up, as the contract has them.
+/// Rounds up to whole seconds, the unit of the contract.
 #[cfg(any(test, target_family = "wasm"))]
 pub(crate) fn seconds(time: Duration) -> u32 {
     let whole = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
@@ -54,7 +54,7 @@ impl From<()> for Outcome {
     }
 }
 
-/// What a function under `#[handler]` may return: `()`, [`Outcome`], or a `Result` of one of these. The error may be a
+/// Values that a function with `#[handler]` may return: `()`, [`Outcome`], or a `Result` of one of these. The error may be a
 /// [`Failure`], any error that is `Send` and `Sync`, or a text.
 #[diagnostic::on_unimplemented(
     message = "a handler cannot return `{Self}`",
@@ -62,10 +62,10 @@ impl From<()> for Outcome {
     note = "return `()`, `Outcome`, or a `Result` of one of these with `Failure` or another error"
 )]
 pub trait Answer {
-    /// The outcome, or the failure that takes its place.
+    /// Converts the value to an outcome or a failure.
     ///
     /// # Errors
-    /// The failure of the handler.
+    /// The handler failed.
     fn answer(self) -> Result<Outcome, Failure>;
 }
 

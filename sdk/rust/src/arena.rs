@@ -1,25 +1,25 @@
-//! The allocator of handlers without WASI: memory that the instance has from its start comes first.
+//! Allocator of handlers without WASI. Uses memory that the instance has from its start before any other memory.
 //!
-//! The standard library's allocator asks the engine for more memory with its first allocation, which costs the host more than
-//! the rest of a small message, in system calls. Here the first allocations come off an arena in the module's own data, from
-//! front to back; what does not fit goes to the standard library's.
+//! At its first allocation, the standard library's allocator requests more memory from the engine. The host's system calls for
+//! this request cost more than the rest of a small message. Therefore, the first allocations here use an arena in the module's
+//! own data, from front to back. If the arena is full, this allocator calls the standard library's.
 #![allow(unsafe_code, reason = "an allocator is made of pointers")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
 
-/// Bytes of the arena. It is all zeroes, so it is not in the file; with a stack of 64 KiB and the data of a small handler it fits
-/// into the two pages of 64 KiB that the host resets after a message.
+/// Size of the arena in bytes. The file of the module does not contain the arena, because all its bytes are zero. The host resets
+/// two pages of 64 KiB after each message. The arena, a stack of 64 KiB and the data of a small handler fit into these pages.
 const SIZE: usize = 32 * 1024;
 
 #[global_allocator]
 static ARENA: Arena = Arena { bytes: UnsafeCell::new([0; SIZE]), used: Cell::new(0) };
 
-/// Its first bytes are aligned for whatever is allocated in it, but for the odd type that wants more.
+/// Memory for the first allocations. The alignment of its first byte is enough for all common types.
 #[repr(C, align(16))]
 struct Arena {
     bytes: UnsafeCell<[u8; SIZE]>,
-    /// Bytes that are taken, from the front.
+    /// Number of allocated bytes, from the front.
     used: Cell<usize>,
 }
 
@@ -27,17 +27,17 @@ struct Arena {
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Where the arena's bytes begin.
+    /// Returns the address of the first byte.
     fn start(&self) -> *mut u8 {
         self.bytes.get().cast()
     }
 
-    /// How far into the arena a pointer leads; `None`: it is the other allocator's.
+    /// Returns the offset of a pointer in the arena. `None`: the pointer belongs to the standard library's allocator.
     fn offset(&self, pointer: *mut u8) -> Option<usize> {
         (pointer as usize).checked_sub(self.start() as usize).filter(|offset| *offset < SIZE)
     }
 
-    /// Takes bytes; null if there are not so many left.
+    /// Allocates bytes in the arena. Returns null if the free space is too small.
     fn take(&self, layout: Layout) -> *mut u8 {
         let from = self.used.get().next_multiple_of(layout.align());
         match from.checked_add(layout.size()) {
@@ -49,34 +49,34 @@ impl Arena {
         }
     }
 
-    /// Whether these bytes are the ones taken last.
+    /// Returns true if these bytes are the latest allocation.
     fn is_last(&self, offset: usize, size: usize) -> bool {
         offset + size == self.used.get()
     }
 }
 
-// SAFETY: bytes of the arena are given out once, as `used` only falls by what was given out last and is given back; the others
-// are the standard library's, to which they go back.
+// SAFETY: the arena allocates each byte once, because `used` decreases only when the latest allocation is freed. All other memory
+// belongs to the standard library's allocator, which also frees it.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let taken = self.take(layout);
-        // SAFETY: the caller's promises are those that it asks for.
+        // SAFETY: the caller guarantees what this function requires.
         if taken.is_null() { unsafe { System.alloc(layout) } } else { taken }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         match self.offset(pointer) {
             Some(offset) if self.is_last(offset, layout.size()) => self.used.set(offset),
-            // It is lost until the instance is, and there is little of it.
+            // The memory is unusable until the instance ends. Few bytes are lost in this way.
             Some(_) => {}
-            // SAFETY: it came from there.
+            // SAFETY: the standard library's allocator allocated this memory.
             None => unsafe { System.dealloc(pointer, layout) },
         }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let Some(offset) = self.offset(pointer) else {
-            // SAFETY: it came from there.
+            // SAFETY: the standard library's allocator allocated this memory.
             return unsafe { System.realloc(pointer, layout, size) };
         };
         let last = self.is_last(offset, layout.size());
@@ -87,12 +87,13 @@ unsafe impl GlobalAlloc for Arena {
         if size <= layout.size() {
             return pointer;
         }
-        // SAFETY: the caller promises that such a layout is one.
+        // SAFETY: the caller guarantees that size and alignment form a valid layout.
         let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
         if !new.is_null() {
-            // SAFETY: both are as long as what is copied, and apart, as the old one is still taken.
+            // SAFETY: both allocations are at least as long as the copied bytes. They do not overlap, because the old one is not
+            // freed yet.
             unsafe { std::ptr::copy_nonoverlapping(pointer, new, layout.size().min(size)) };
-            // SAFETY: it is given back once, with the layout that it was taken with.
+            // SAFETY: frees the old allocation once, with the layout of its allocation.
             unsafe { self.dealloc(pointer, layout) };
         }
         new

@@ -1,10 +1,10 @@
-//! What a handler may ask about the call that it is in.
+//! Information about the current call of a handler.
 //!
-//! In tests on a developer's machine, [`testing`](crate::testing) says what they answer.
+//! In tests on a developer's machine, [`testing`](crate::testing) sets the values that these functions return.
 
 use std::time::Duration;
 
-/// How long it is until the processing timeout stops this call.
+/// Returns the time until the processing timeout stops this call.
 #[must_use]
 pub fn remaining() -> Duration {
     #[cfg(target_family = "wasm")]
@@ -13,7 +13,8 @@ pub fn remaining() -> Duration {
     crate::testing::remaining()
 }
 
-/// Whether the host is draining or the lease is lost: finish early, or return [`Failure::retry`](crate::Failure::retry).
+/// Returns true if the host is draining or the lease is lost. The handler should then finish early, or return
+/// [`Failure::retry`](crate::Failure::retry).
 #[must_use]
 pub fn should_stop() -> bool {
     #[cfg(target_family = "wasm")]
@@ -22,7 +23,8 @@ pub fn should_stop() -> bool {
     crate::testing::should_stop()
 }
 
-/// The message's trace context (W3C `traceparent`), if it carries one. What is sent or requested carries it on by itself.
+/// Returns the message's trace context (W3C `traceparent`), if the message has one. hostler adds the trace context to messages
+/// and HTTP requests that the handler sends, unless the handler adds another.
 #[must_use]
 pub fn traceparent() -> Option<String> {
     #[cfg(target_family = "wasm")]

@@ -1,7 +1,7 @@
-//! What wit-bindgen makes of the contract, and the way from its types to those of this crate and back.
+//! Code that wit-bindgen generates from the contract, and conversions between its types and the types of this crate.
 //!
-//! A component exports all of its world. So there is a world for what guests import, and one for each thing that they may
-//! export; the linker joins those that a guest uses.
+//! A component must export everything that its world exports. Therefore, this module defines one world for the imports of guests,
+//! and one world for each possible export. The linker joins the worlds that a guest uses.
 #![allow(missing_docs, reason = "generated code, public for the macros only")]
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -104,7 +104,7 @@ pub(crate) fn send(message: Outgoing) -> Result<String, SendError> {
     })
 }
 
-/// What `handle` returns to the host.
+/// Converts the result of a handler to the value that `handle` returns to the host.
 pub fn outcome(answer: Result<Outcome, Failure>) -> Result<types::Outcome, String> {
     match answer {
         Ok(outcome) => Ok(outcome.into()),

@@ -1,6 +1,6 @@
-//! The macros that the attributes call: in a guest they export the function, elsewhere they check its type.
+//! Macros that the attributes call. In a guest, a macro exports the function. On other targets, it checks the function's type.
 
-/// What the macros need of this crate.
+/// Functions of this crate that the macros call.
 pub mod __private {
     use std::time::Duration;
 
@@ -128,7 +128,8 @@ macro_rules! __export_state_changed {
     };
 }
 
-/// Checks the type of a function under an attribute, and counts as its use.
+/// Defines macros that check the type of a function with an attribute. The check counts as a use of the function, so the compiler
+/// does not report dead code.
 #[cfg(not(target_family = "wasm"))]
 macro_rules! checks {
     ($($macro:ident => $check:ident($($argument:ident),*))*) => { checks! { @ ($) $($macro => $check($($argument),*))* } };

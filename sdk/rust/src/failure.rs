@@ -1,28 +1,28 @@
-//! How a handler fails.
+//! Failures of a handler.
 
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// Why a handler did not succeed, and what is to become of the message.
+/// Reason why a handler did not succeed, and what hostler does with the message.
 ///
-/// `?` makes one of every error: the message goes to the retry policy, with the error and its causes as the reason. If the
-/// error is a [`Malformed`], or one is among its causes, the message is dead-lettered instead.
+/// The operator `?` converts any error to a failure. The message then goes to the retry policy. The reason consists of the error
+/// and its causes. If the error or one of its causes is a [`Malformed`], hostler dead-letters the message instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// To the retry policy, with this reason.
+    /// The attempt failed for this reason. The retry policy decides.
     Error(String),
-    /// To the retry policy, without a reason.
+    /// The attempt failed without a reason. The retry policy decides.
     Retry,
-    /// Again after this time, within the attempts that the retry policy allows. Parts of a second count as a whole one.
+    /// Deliver the message again after this time. The retry policy limits the number of attempts. Rounded up to whole seconds.
     Delay(Duration),
-    /// It can never succeed: to the dead-letter queue, with this reason.
+    /// The message can never succeed. hostler moves it to the dead-letter queue, with this reason.
     DeadLetter(String),
 }
 
 impl Failure {
-    /// A failure with this reason: a text, an error, or what libraries box errors in (`Box<dyn Error + Send + Sync>`,
+    /// Creates a failure with this reason. The reason may be a text, an error, or a boxed error (`Box<dyn Error + Send + Sync>`,
     /// `anyhow::Error`).
     pub fn error(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         match reason.into().downcast::<Boxed>() {
@@ -31,19 +31,20 @@ impl Failure {
         }
     }
 
-    /// The message is tried again as the retry policy says.
+    /// Creates a failure after which the retry policy decides.
     #[must_use]
     pub fn retry() -> Self {
         Self::Retry
     }
 
-    /// The message is tried again after this time, within the attempts that the retry policy allows.
+    /// Creates a failure after which hostler delivers the message again after this time. The retry policy limits the number of
+    /// attempts.
     #[must_use]
     pub fn delay(time: Duration) -> Self {
         Self::Delay(time)
     }
 
-    /// The message can never succeed, for this reason.
+    /// Creates the failure of a message that can never succeed, with this reason.
     pub fn dead_letter(reason: impl Into<String>) -> Self {
         Self::DeadLetter(reason.into())
     }
@@ -58,7 +59,7 @@ impl Failure {
             }
             lasting |= cause.is::<Malformed>();
             let cause_text = cause.to_string();
-            // Many errors end with their cause's text already.
+            // The text of many errors already ends with the text of their cause.
             if !text.ends_with(&cause_text) {
                 text = format!("{text}: {cause_text}");
             }
@@ -87,7 +88,8 @@ impl<E: Error + 'static> From<E> for Failure {
     }
 }
 
-/// A failure as an error that can be boxed. `Failure` itself is none, so that every error can become one.
+/// A failure as an error that can be boxed. `Failure` itself is not an error, because otherwise not every error could be
+/// converted to a `Failure`.
 #[derive(Debug)]
 struct Boxed(Failure);
 
@@ -105,12 +107,12 @@ impl From<Failure> for Box<dyn Error + Send + Sync> {
     }
 }
 
-/// A part of a message is not what the handler expects, and never will be.
+/// Error for a part of a message that is not as the handler expects. Another attempt cannot succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(String);
 
 impl Malformed {
-    /// With this text, which names the part and what is wrong with it.
+    /// Creates the error. The text should name the part and the fault.
     pub fn new(fault: impl Into<String>) -> Self {
         Self(fault.into())
     }

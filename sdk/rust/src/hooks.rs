@@ -1,4 +1,4 @@
-//! What the lifecycle hooks speak about.
+//! Types of the lifecycle hooks.
 
 use std::error::Error;
 use std::fmt;
@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use crate::Failure;
 
-/// How the processing of a message ended, for `#[message_end]`.
+/// Result of processing a message, for `#[message_end]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The message's id.
+    /// Id of the message.
     pub message_id: String,
-    /// Which delivery of the message it was; 1 is the first.
+    /// Number of the delivery, counted by the queue. The first is 1.
     pub attempt: u32,
-    /// ack, reply, retry, delay, dead-letter, failed or, for hooks in a component of their own, trapped.
+    /// ack, reply, retry, delay, dead-letter or failed. If the hooks are in a separate component, also trapped.
     pub outcome: String,
-    /// Why, if there is a reason.
+    /// Reason for the outcome, if any.
     pub reason: Option<String>,
-    /// How long it took.
+    /// Duration of the processing.
     pub duration: Duration,
 }
 
 impl Report {
-    /// A report of this outcome, for tests. Set what else it is to have: its fields are public.
+    /// Creates a report with this outcome, for tests. To change other values, set the public fields.
     pub fn test(outcome: impl Into<String>) -> Self {
         Self { message_id: "test".into(), attempt: 1, outcome: outcome.into(), reason: None, duration: Duration::ZERO }
     }
@@ -34,15 +34,15 @@ impl Report {
 pub enum State {
     /// The handler is being loaded.
     Initializing,
-    /// It is loaded.
+    /// The handler is loaded.
     Initialized,
-    /// It waits for the first message.
+    /// The consumer waits for the first message.
     Listening,
     /// At least one message is being processed.
     Processing,
-    /// It waits for the next message.
+    /// The consumer waits for the next message.
     Idle,
-    /// It drains.
+    /// The consumer drains.
     Exiting,
 }
 
@@ -59,21 +59,21 @@ impl fmt::Display for State {
     }
 }
 
-/// What a function under `#[message_start]` may return: `()`, or a `Result` of it with [`Failure`], any error that is
-/// `Send` and `Sync`, or a text.
+/// Values that a function with `#[message_start]` may return: `()`, or a `Result` of `()`. The error may be a [`Failure`], any
+/// error that is `Send` and `Sync`, or a text.
 ///
-/// The message fails with the error's text: the contract knows no more, so a retry, a delay or a dead letter is the
-/// handler's to ask for.
+/// On an error, the message fails with the error's text. The contract of this hook supports only a text. Therefore, only the
+/// handler can request a retry, a delay or a dead letter.
 #[diagnostic::on_unimplemented(
     message = "the hook `message_start` cannot return `{Self}`",
     label = "returns `{Self}`",
     note = "return `()`, or `Result<(), E>` with `Failure` or another error"
 )]
 pub trait Started {
-    /// Whether the handler may begin.
+    /// Converts the value to permission for the handler to start, or to a failure.
     ///
     /// # Errors
-    /// Why it may not.
+    /// The hook refused the message.
     fn started(self) -> Result<(), Failure>;
 }
 

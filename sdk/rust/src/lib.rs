@@ -25,7 +25,8 @@ pub use hostler_guest_macros::{handler, message_end, message_start, processing_t
 pub use message::{Attribute, Message, Value};
 pub use producer::{Outgoing, SendError};
 
-/// What the attributes refuse. All but the first would compile without their attribute.
+/// Examples of functions that the attributes refuse. Only the first example compiles. Without their attribute, the others would
+/// compile too.
 ///
 /// ```
 /// #[hostler_guest::handler]

@@ -1,35 +1,36 @@
-//! A message, as a handler gets it.
+//! Messages that a handler receives.
 
 use std::str::FromStr;
 use std::time::SystemTime;
 
 use crate::Malformed;
 
-/// A message, as one delivery of it.
+/// One delivery of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Message {
-    /// The queue's id of the message: the same at every delivery, so a key for work that must happen once.
+    /// Id of the message in the queue. All deliveries of the message have the same id. Therefore, the id is a key for work that
+    /// must happen only once.
     pub id: String,
-    /// The channel that it came from: `<queue>` or `<exchange>.<queue>`.
+    /// Channel from which the message came: `<queue>` or `<exchange>.<queue>`.
     pub channel: String,
     /// The body.
     pub body: Vec<u8>,
     /// The attribute `content-type`, if the producer sent one.
     pub content_type: Option<String>,
-    /// What the producer sent with the body. [`attribute`](Self::attribute) finds one by its name.
+    /// Attributes that the producer sent with the body. [`attribute`](Self::attribute) returns one by its name.
     pub attributes: Vec<Attribute>,
-    /// Which delivery of this message it is, by the queue's own count; 1 is the first.
+    /// Number of this delivery, counted by the queue. The first is 1.
     pub attempt: u32,
-    /// When the queue took the message from its producer, to the millisecond.
+    /// Time at which the queue accepted the message from its producer, with a precision of milliseconds.
     pub enqueued_at: SystemTime,
     /// The FIFO group (or the tenant on a standard queue).
     pub group: Option<String>,
-    /// The routing key that it was published with.
+    /// Routing key with which the message was published.
     pub routing_key: Option<String>,
 }
 
-/// A named value that goes with a body.
+/// A named value that accompanies a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attribute {
     /// The name.
@@ -41,14 +42,14 @@ pub struct Attribute {
 /// The value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// Text. Numbers are text, too.
+    /// Text. Numbers are also text.
     Text(String),
     /// Bytes.
     Binary(Vec<u8>),
 }
 
 impl Message {
-    /// A first delivery of this body, for tests. Set what else it is to have: its fields are public.
+    /// Creates the first delivery of a message with this body, for tests. To change other values, set the public fields.
     ///
     /// ```
     /// use hostler_guest::Message;
@@ -72,7 +73,7 @@ impl Message {
         }
     }
 
-    /// The same message with this attribute, for tests. `content-type` is a field as well, as a host sets it.
+    /// Adds an attribute, for tests. For `content-type`, also sets the field `content_type`, as a host does.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         let attribute = Attribute::new(name, value);
@@ -83,25 +84,26 @@ impl Message {
         self
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     ///
     /// # Errors
-    /// [`Malformed`] if it is no UTF-8; by `?` in a handler, the message is dead-lettered.
+    /// [`Malformed`] if the body is not valid UTF-8. If a handler returns this error by `?`, hostler dead-letters the message.
     pub fn text(&self) -> Result<&str, Malformed> {
         std::str::from_utf8(&self.body).map_err(|error| Malformed::new(format!("the body is no UTF-8: {error}")))
     }
 
-    /// The body, parsed as JSON.
+    /// Parses the body as JSON.
     ///
     /// # Errors
-    /// [`Malformed`] if it is no JSON, or not of this shape; by `?` in a handler, the message is dead-lettered.
+    /// [`Malformed`] if the body is not valid JSON or does not match the type `T`. If a handler returns this error by `?`,
+    /// hostler dead-letters the message.
     #[cfg(feature = "json")]
     pub fn json<'a, T: serde::Deserialize<'a>>(&'a self) -> Result<T, Malformed> {
         serde_json::from_slice(&self.body)
             .map_err(|error| Malformed::new(format!("the body is not the JSON that is expected: {error}")))
     }
 
-    /// The text of an attribute; none if the message has no such attribute, or a binary one.
+    /// Returns the text of an attribute. `None`: the message has no attribute of this name, or the attribute is binary.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         match self.value(name)? {
@@ -110,7 +112,7 @@ impl Message {
         }
     }
 
-    /// The bytes of a binary attribute; none if the message has no such attribute, or a text one.
+    /// Returns the bytes of a binary attribute. `None`: the message has no attribute of this name, or the attribute is text.
     #[must_use]
     pub fn binary(&self, name: &str) -> Option<&[u8]> {
         match self.value(name)? {
@@ -119,13 +121,13 @@ impl Message {
         }
     }
 
-    /// The value of an attribute, of either kind.
+    /// Returns the value of an attribute, text or binary.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.attributes.iter().find(|attribute| attribute.name == name).map(|attribute| &attribute.value)
     }
 
-    /// The text of an attribute, parsed; none if the message has no such attribute.
+    /// Parses the text of an attribute. `None`: the message has no attribute of this name.
     ///
     /// ```
     /// use hostler_guest::Message;
@@ -137,7 +139,8 @@ impl Message {
     /// ```
     ///
     /// # Errors
-    /// [`Malformed`] if it does not parse, or is binary; by `?` in a handler, the message is dead-lettered.
+    /// [`Malformed`] if the text cannot be parsed, or if the attribute is binary. If a handler returns this error by `?`, hostler
+    /// dead-letters the message.
     pub fn parse<T>(&self, name: &str) -> Result<Option<T>, Malformed>
     where
         T: FromStr<Err: std::fmt::Display>,
@@ -154,7 +157,7 @@ impl Message {
 }
 
 impl Attribute {
-    /// An attribute.
+    /// Creates an attribute.
     pub fn new(name: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { name: name.into(), value: value.into() }
     }

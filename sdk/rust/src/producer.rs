@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Attribute, Value};
 
-/// A message on its way to a channel that the consumer's `allow.send` names.
+/// A message to send to a channel. The consumer's `allow.send` must name the channel.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,25 +30,25 @@ use crate::{Attribute, Value};
 #[must_use = "nothing is sent until `send` is called"]
 #[non_exhaustive]
 pub struct Outgoing {
-    /// Where it goes: `<queue>`, or `<exchange>`.
+    /// Channel to send to: `<queue>` or `<exchange>`.
     pub channel: String,
     /// The body.
     pub body: Vec<u8>,
-    /// What goes with the body.
+    /// Attributes to send with the body.
     pub attributes: Vec<Attribute>,
-    /// What the filters of subscribed queues look at.
+    /// Routing key, which the filters of subscribed queues match.
     pub routing_key: Option<String>,
-    /// How long it is held back: 13 days at most; on SQS, beyond 15 minutes, as the queue is set up for. Parts of a second count as
-    /// a whole one.
+    /// Time before the message is delivered. At most 13 days. On SQS, a delay beyond 15 minutes must not exceed the
+    /// `longest_delay` for which the queue is set up. Rounded up to whole seconds.
     pub delay: Option<Duration>,
     /// The FIFO group (or the tenant on a standard queue).
     pub group: Option<String>,
-    /// A second message with this key within five minutes is dropped.
+    /// Deduplication key. The queue drops a second message with the same key within five minutes.
     pub dedupe_key: Option<String>,
 }
 
 impl Outgoing {
-    /// A message with this body to this channel.
+    /// Creates a message with this body to this channel.
     pub fn to(channel: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
         Self {
             channel: channel.into(),
@@ -61,7 +61,7 @@ impl Outgoing {
         }
     }
 
-    /// Adds an attribute: text or bytes.
+    /// Adds an attribute. Its value is text or bytes.
     pub fn attribute(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.attributes.push(Attribute::new(name, value));
         self
@@ -72,25 +72,26 @@ impl Outgoing {
         Self { routing_key: Some(key.into()), ..self }
     }
 
-    /// Holds it back for this time.
+    /// Delays the delivery for this time.
     pub fn delay(self, time: Duration) -> Self {
         Self { delay: Some(time), ..self }
     }
 
-    /// Puts it into a group.
+    /// Sets the FIFO group (or the tenant on a standard queue).
     pub fn group(self, group: impl Into<String>) -> Self {
         Self { group: Some(group.into()), ..self }
     }
 
-    /// Sets the key that a second message would be dropped by.
+    /// Sets the deduplication key. The queue drops a second message with the same key.
     pub fn dedupe_key(self, key: impl Into<String>) -> Self {
         Self { dedupe_key: Some(key.into()), ..self }
     }
 
-    /// Sends it. The answer is its id, once it is durably in the queue.
+    /// Sends the message. Returns its id after the queue has stored the message durably.
     ///
     /// # Errors
-    /// [`SendError`]; by `?` in a handler, the message that is being handled goes to the retry policy.
+    /// [`SendError`] if the message was not sent. If a handler returns this error by `?`, the message that the handler processes
+    /// goes to the retry policy.
     pub fn send(self) -> Result<String, SendError> {
         #[cfg(target_family = "wasm")]
         return crate::contract::send(self);
@@ -99,14 +100,14 @@ impl Outgoing {
     }
 }
 
-/// Why a message was not sent.
+/// Reason why a message was not sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendError {
     /// `allow.send` of this consumer does not name the channel.
     Denied(String),
     /// The message breaks a limit.
     Invalid(String),
-    /// The queue did not take it this time.
+    /// The queue did not accept the message this time. A later attempt may succeed.
     Unavailable(String),
 }
 

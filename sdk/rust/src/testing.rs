@@ -1,6 +1,6 @@
-//! The host's part in tests that run on a developer's machine. It is not there in a guest.
+//! Stand-in for the host in tests on a developer's machine. Guests do not contain this module.
 //!
-//! All of it belongs to the thread that sets it, and so to one test.
+//! Each thread, and therefore each test, has its own values.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -20,27 +20,27 @@ thread_local! {
         const { RefCell::new(Host { remaining: Duration::from_secs(60), should_stop: false, traceparent: None, sent: Vec::new(), refusal: None }) };
 }
 
-/// Sets what [`context::remaining`](crate::context::remaining) answers: 60 s if a test sets nothing.
+/// Sets the time that [`context::remaining`](crate::context::remaining) returns. The default is 60 s.
 pub fn set_remaining(time: Duration) {
     HOST.with_borrow_mut(|host| host.remaining = time);
 }
 
-/// Sets what [`context::should_stop`](crate::context::should_stop) answers: `false` if a test sets nothing.
+/// Sets the value that [`context::should_stop`](crate::context::should_stop) returns. The default is `false`.
 pub fn set_should_stop(stop: bool) {
     HOST.with_borrow_mut(|host| host.should_stop = stop);
 }
 
-/// Sets what [`context::traceparent`](crate::context::traceparent) answers: nothing if a test sets nothing.
+/// Sets the trace context that [`context::traceparent`](crate::context::traceparent) returns. The default is `None`.
 pub fn set_traceparent(traceparent: Option<String>) {
     HOST.with_borrow_mut(|host| host.traceparent = traceparent);
 }
 
-/// Lets every send fail so, or none.
+/// Makes every send fail with this error. `None`: sends succeed.
 pub fn refuse_sends(error: Option<SendError>) {
     HOST.with_borrow_mut(|host| host.refusal = error);
 }
 
-/// What was sent since the last call, in order.
+/// Returns the messages that were sent since the last call, in order.
 #[must_use]
 pub fn take_sent() -> Vec<Outgoing> {
     HOST.with_borrow_mut(|host| std::mem::take(&mut host.sent))

@@ -1,6 +1,7 @@
-//! The attributes of `hostler-guest`, which documents them: `#[handler]` and the hooks.
+//! Attributes of `hostler-guest`: `#[handler]` and the hooks. The crate `hostler-guest` documents them.
 //!
-//! Each leaves its function as it is, and adds a call of the macro of that crate which exports it.
+//! Each attribute leaves its function unchanged. After the function, it adds a call of the macro in `hostler-guest` that exports
+//! the function.
 
 use proc_macro::{Delimiter, Group, Ident, Punct, Spacing, Span, TokenStream, TokenTree};
 
@@ -60,7 +61,7 @@ fn export(attribute: &str, arguments: TokenStream, item: TokenStream) -> TokenSt
     item.into_iter().chain(call).collect()
 }
 
-/// The name of the function that the item is; an error says where it is none that can be exported, and why.
+/// Returns the name of the function that the attribute marks. The error states where and why the item cannot be exported.
 fn function(attribute: &str, item: TokenStream) -> Result<Ident, (Span, String)> {
     let mut last = Span::call_site();
     let mut tokens = item.into_iter();
@@ -94,7 +95,7 @@ fn named(attribute: &str, at: Span, mut rest: impl Iterator<Item = TokenTree>) -
     }
 }
 
-/// `::a::b!(…);`
+/// Returns the tokens of a macro call `::a::b!(…);`.
 fn invocation(path: &[(&str, Span)], argument: Group) -> TokenStream {
     let mut tokens = Vec::<TokenTree>::new();
     let punct = |character, spacing, span| {
