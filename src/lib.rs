@@ -6,7 +6,8 @@
 //! This crate contains the commands and the host. The host is the process that runs the consumers. All other parts are crates in
 //! `crates/`. `ARCHITECTURE.md` lists them.
 
-// Both macros panic if the reader has closed the stream. Commands print through `cli::output`, and hosts log through `tracing`.
+// `println!` and `eprintln!` panic if the reader has closed the stream. Therefore, commands print through `cli::output`, and
+// hosts log through `tracing`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cli;

@@ -83,8 +83,8 @@ impl Picked {
         Some(Failure::new(Exit::Failed, format!("{text}\n  cure: {}", cure(looked))))
     }
 
-    /// Completes a peek that showed `met` messages. The maximum was `max`. Prints a note if messages may have been left out.
-    /// Fails if the ids or filters may match these messages.
+    /// Completes a peek that showed `met` messages, of at most `max`. Prints a note if messages may have been left out. Fails if
+    /// the ids or filters may match these messages.
     pub(super) fn looked(&self, met: u64, max: u64, looked: &Looked, at: &Channel) -> Result {
         if met == max {
             say(format_args!("hostler: note: {max} messages are shown; there may be more, see --max"));

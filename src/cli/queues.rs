@@ -215,8 +215,8 @@ async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<V
         }
     }
     let existing = broker.channels().await?;
-    // A dead-letter queue may itself have a dead-letter queue, for unreadable dead letters. No other row includes the count of
-    // the latter. Therefore, it has a separate row.
+    // A dead-letter queue may itself have a dead-letter queue, for unreadable dead letters. No row of another queue includes the
+    // count of this second queue. Therefore, the second queue has a separate row.
     let with_dead_letters = existing.iter().chain(&channels).filter(|channel| channel.of_dead_letters().is_none());
     let dead_letters: BTreeSet<String> = with_dead_letters.map(Channel::dead_letter_queue).collect();
     for channel in existing {

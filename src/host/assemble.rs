@@ -46,7 +46,8 @@ fn policy(consumer: &config::Consumer) -> Policy {
 }
 
 /// Returns the definition of a consumer's channel. The redrive policy of the queue allows two more attempts than the consumer's
-/// own policy. Therefore, the queue itself dead-letters only messages that crash the host.
+/// own policy. Therefore, the queue itself dead-letters only messages that the consumer cannot dead-letter, for example because
+/// they crash the host.
 pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     ChannelSpec {
         channel: consumer.channel.clone(),

@@ -21,9 +21,9 @@ const FAST_POLLS_PER_LOOK: u32 = 16;
 /// Number of guest polls between two checks in the background pool. In this pool, every poll lasts a whole epoch tick.
 const BACKGROUND_POLLS_PER_LOOK: u32 = 4;
 
-/// Maximum number of file threads of each runtime, for a consumer with folders and at most this many slots. A consumer with more
-/// slots gets one file thread per slot. More threads would not make a disk faster. The maximum limits the number of threads that
-/// hanging file operations can block.
+/// Maximum number of file threads of each runtime of a consumer with folders, unless the consumer has more slots than this. Such
+/// a consumer gets one file thread per slot. More threads would not make a disk faster. The maximum limits the number of threads
+/// that hanging file operations can block.
 const FILES: usize = 64;
 
 /// All runtimes on which guests run.

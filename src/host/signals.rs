@@ -40,7 +40,8 @@ pub(super) fn exit_without_memory(code: u8) {
     }
 }
 
-/// Sends SIGTERM to this process when its parent process ends for any reason. The host then drains.
+/// Makes the kernel send SIGTERM to this process when the thread that started this process ends for any reason. The host then
+/// drains. `parent` is the process id of the parent.
 ///
 /// # Errors
 /// The process `parent` has already ended, or the kernel cannot report its end.

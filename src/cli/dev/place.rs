@@ -108,8 +108,8 @@ fn of_consumer(consumer: &Consumer) -> Vec<Variable> {
     variables
 }
 
-/// Returns the environment with these variables set. Replaces variables of the same name. The case of names does not matter,
-/// because the config ignores it too.
+/// Returns the environment with these variables set. Replaces variables of the same name. Ignores the case of names, because the
+/// config does too.
 pub(super) fn over(
     environment: impl Iterator<Item = (OsString, OsString)>,
     variables: &[Variable],

@@ -55,7 +55,7 @@ pub(super) fn plan(height: u16, there: Lines) -> Plan {
 }
 
 /// Decides which columns fit side by side, with a space between them. Returns their indexes, and the width of the first column,
-/// which contains the names. `expendable` lists the columns that may be left out, in the order in which they are.
+/// which contains the names. `expendable` lists the columns that may be left out. Leaves out earlier ones first.
 pub(super) fn columns(width: usize, widths: &[usize], expendable: &[usize]) -> (Vec<usize>, usize) {
     let name = widths.first().copied().unwrap_or_default();
     let mut kept: Vec<usize> = (0..widths.len()).collect();

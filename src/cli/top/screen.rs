@@ -163,7 +163,7 @@ const COLUMNS: [Column; 13] = [
     ("OLDEST", |row| row.oldest.map_or_else(dash, |oldest| brief(seconds(oldest)))),
 ];
 
-/// Indexes of the columns that may be left out, in the order in which they are: SINCE, P50, HANDLED, OLDEST, DEAD, SLOTS.
+/// Indexes of the columns that may be left out, in this order: SINCE, P50, HANDLED, OLDEST, DEAD, SLOTS.
 const EXPENDABLE: [usize; 6] = [2, 8, 7, 12, 11, 3];
 
 /// Indexes of the columns about failures. The cells of a consumer with failures are red.

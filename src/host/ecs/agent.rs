@@ -30,7 +30,7 @@ pub(super) enum Fault {
     /// The agent cannot be reached.
     #[error("the ECS agent cannot be reached: {0}")]
     Unreachable(String),
-    /// The agent accepted the connection, but sent no answer in time.
+    /// The agent accepted the connection, but sent no answer, or not in time.
     #[error("the ECS agent did not answer: {0}")]
     Silent(String),
     /// Too many calls: the agent's own limit (status 429), or ECS's limit per account (`ThrottlingException`).

@@ -112,8 +112,8 @@ const OWN: usize = 4;
 const LOADING: usize = 2;
 
 impl Threads {
-    /// Returns the number of threads that every host starts. Does not include the signal thread. Counts one thread for all pools
-    /// of blocking calls together.
+    /// Returns the number of threads that a host always starts. Does not include the signal thread. Counts one thread for all
+    /// pools of blocking calls together.
     pub fn least(&self) -> usize {
         let compiling = if self.compiling > 1 { self.compiling } else { 0 };
         OWN + LOADING + compiling + self.sets * (self.guests + self.background) + 1
