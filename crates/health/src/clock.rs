@@ -1,16 +1,16 @@
 //! Timestamps of the host: measured on the monotonic clock, and written as wall-clock times.
 //!
-//! A timestamp from the system clock becomes wrong when the system clock is set (NTP at boot, a resumed machine). A busy
-//! consumer would then look stuck, a stuck consumer would look busy, and the process would not match the file. The host
-//! therefore stores [`Instant`]s and converts them at each write. The conversion uses an anchor: a pair of readings of both
-//! clocks. The anchor moves only when the system clock has been set, so that an instant has the same timestamp in every
-//! write.
+//! A timestamp from the system clock becomes wrong when the system clock is set (NTP at boot, a resumed machine). The
+//! health check would then mistake a busy consumer for a stuck one, and a stuck consumer for a busy one. The start time
+//! in the file would no longer match the start time of the process. The host therefore stores [`Instant`]s and converts
+//! them at each write. The conversion uses an anchor: a pair of readings of both clocks. The anchor moves only when the
+//! system clock has been set. Otherwise, an instant has the same timestamp in every write.
 
 use std::time::{Duration, Instant};
 
 use super::{ConsumerReport, Report, SCHEMA, Timestamp, namespace, process};
 
-/// Maximum drift between the clocks before the anchor moves. Smaller than the verdict's tolerance for start times.
+/// Drift between the clocks above which the anchor moves. Must be smaller than the verdict's tolerance for start times.
 const MAX_DRIFT: Duration = Duration::from_millis(100);
 
 /// Converts instants of this process into wall-clock times.
@@ -51,7 +51,8 @@ impl Clock {
         }
     }
 
-    /// Moves the anchor if the system clock has been set. The system clock reads `wall` at the instant `monotonic`.
+    /// Moves the anchor if the system clock has been set. `wall` is the time of the system clock at the instant
+    /// `monotonic`.
     fn follow(&mut self, wall: Timestamp, monotonic: Instant) {
         let expected = self.wall(monotonic);
         if wall.since(expected).max(expected.since(wall)) > MAX_DRIFT {

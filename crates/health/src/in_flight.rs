@@ -1,4 +1,4 @@
-//! The words of requests to a running host and of its answers: `hostler inflight` and `hostler cancel`.
+//! The contents of requests to a running host and of the host's answers, for `hostler inflight` and `hostler cancel`.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Question {
-    /// Which messages are in flight?
+    /// Lists the messages in flight.
     List,
-    /// Cancel a message.
+    /// Cancels the processing of a message.
     Cancel {
-        /// Its id.
+        /// Id of the message.
         message_id: String,
-        /// The consumer that processes it; `None`: the only one that does.
+        /// Name of the consumer to cancel the message at. `None`: the only consumer that has the message in flight.
         consumer: Option<String>,
     },
 }
@@ -21,52 +21,55 @@ pub enum Question {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// The messages in flight, by consumer in the order of the config, the oldest first.
+    /// The messages in flight. The consumers have the order of the config, and each consumer's messages start with the
+    /// oldest.
     InFlight(Vec<MessageReport>),
-    /// The message was in flight at this consumer.
+    /// The consumer had the message in flight.
     Cancelled {
-        /// The consumer's name.
+        /// Name of the consumer.
         consumer: String,
-        /// The number of the attempt.
+        /// Delivery number of the message, from 1.
         attempt: u32,
-        /// The result.
+        /// The effect of the request.
         result: CancelResult,
     },
-    /// No consumer that was meant has a message of this id in flight.
+    /// The requested consumer, or every consumer if none was requested, has no message with this id in flight.
     NotInFlight,
-    /// Several consumers have it in flight. Nothing was cancelled.
+    /// Several consumers have the message in flight. Nothing was cancelled. The field contains the names of the
+    /// consumers.
     Several(Vec<String>),
-    /// This consumer does not answer, as the control thread is stuck.
+    /// A consumer did not answer in time. The field is the name of the consumer.
     Stuck(String),
 }
 
-/// The result of a cancel.
+/// The effect of a request to cancel a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CancelResult {
-    /// Its handler is being stopped.
+    /// The request stops the handler.
     Stopping,
-    /// It was being stopped already.
+    /// The handler, or the hook `processing-timeout`, was already being stopped.
     AlreadyStopping,
-    /// Its processing timeout has passed, and the hook decides about it.
+    /// The processing timeout has passed, and the hook `processing-timeout` is deciding the outcome. Nothing was
+    /// cancelled.
     Deciding,
 }
 
-/// A message in flight, as `hostler inflight --json` prints it.
+/// A message in flight, in the format of `hostler inflight --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MessageReport {
-    /// The consumer that processes it.
+    /// Name of the consumer that processes the message.
     pub consumer: String,
-    /// Its id.
+    /// Id of the message.
     pub message_id: String,
-    /// The number of this attempt, as the queue counts.
+    /// Delivery number of the message, counted by the queue from 1.
     pub attempt: u32,
-    /// `running`, `stopping`, or `deciding` (the processing-timeout hook).
+    /// Stage of the message: `running`, `stopping`, or `deciding` (the hook `processing-timeout` runs).
     pub state: String,
-    /// The time since its handler started.
+    /// Time since the handler started.
     pub age_seconds: f64,
-    /// The time left until its processing timeout.
+    /// Time until the processing timeout of the message.
     pub time_left_seconds: f64,
-    /// The time left until its lease ends, unless it is extended before.
+    /// Time until the lease ends. The consumer may extend the lease before then.
     pub lease_left_seconds: f64,
 }

@@ -2,24 +2,24 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | this one | the map, and the contents of the file |
-//! | `clock` | the host's stamps, which survive a step of the system clock |
-//! | `lock` | the lock beside the file, waited for with a limit |
-//! | `write` | replaces the file |
-//! | `read` | reads it; an error says why it cannot |
-//! | `pauses` | the consumers that an operator has paused: files beside it |
-//! | `requests` | an operator's requests to the host and their answers: files beside it |
-//! | `in_flight` | the words of those requests and answers |
-//! | `trust` | which folders beside it can be trusted |
-//! | `presence` | is there a host that can be asked? |
-//! | `rival` | notices another host that writes the same file |
-//! | `process` | looks a process up: is it alive, and since when |
-//! | `namespace` | detects a file that belongs to another container's host |
-//! | `verdict` | the pure decision: healthy, starting or unhealthy |
+//! | `lib` | the contents of the health file |
+//! | `clock` | timestamps that stay correct when the system clock is set |
+//! | `lock` | the lock file beside the health file |
+//! | `write` | replaces the health file |
+//! | `read` | reads the health file |
+//! | `pauses` | the consumers that an operator has paused, as files beside the health file |
+//! | `requests` | requests to the host and the host's answers, as files beside the health file |
+//! | `in_flight` | the contents of requests and answers |
+//! | `trust` | checks whether a folder beside the health file can be trusted |
+//! | `presence` | checks whether a running host can answer requests |
+//! | `rival` | detects other writers of the health file |
+//! | `process` | finds a process and its start time |
+//! | `namespace` | detects a report from another host than the host in this container |
+//! | `verdict` | decides whether a host is healthy, starting or unhealthy |
 //!
-//! The host writes the file at every state transition and at least once per [`TICK`]. A health check must cost less than 10
-//! ms and 10 MiB. This crate therefore starts no runtime, and `hostler-types` is the only crate of hostler that it depends
-//! on.
+//! The host writes the file at every state transition and at least once per [`TICK`]. A health check must cost less
+//! than 10 ms and 10 MiB. This crate therefore starts no runtime. Of hostler's crates, this crate depends only on
+//! `hostler-types`.
 
 mod clock;
 mod in_flight;
@@ -58,7 +58,7 @@ pub const SCHEMA: u64 = 1;
 /// Maximum time between two writes of the host.
 pub const TICK: Duration = Duration::from_secs(2);
 
-/// Age after which a file is stale: five ticks, so that a busy machine may miss a few writes.
+/// Age after which a file is stale. Five ticks allow a busy host to miss a few writes.
 pub const STALE_AFTER: Duration = Duration::from_secs(10);
 
 /// The contents of the health file. `healthcheck/health.schema.json` describes the format for other programs.
@@ -89,13 +89,17 @@ pub struct ConsumerReport {
     pub state: State,
     /// Time at which the consumer entered the current state.
     pub transition_timestamp: Timestamp,
-    /// Maximum time in a monitored state, and maximum time without a completed poll. The file gives the value in seconds.
-    /// For a draining consumer, the value is at least the maximum duration of the drain.
+    /// Limit on the time that a consumer may spend in a state without progress, and on the time without a completed
+    /// poll. The file gives the limit in seconds. While a consumer drains, the limit is at least the maximum duration
+    /// of the drain.
     #[serde(with = "seconds")]
     pub healthcheck_timeout: Duration,
-    /// Time of the last successful poll, with or without messages. After a period without polling (no free slot, the rate
-    /// limit, a pause), the time at which polling could begin again. During that period, the time of the report. A failed
-    /// poll does not count. `None`: no poll has succeeded yet.
+    /// Time of the last successful poll, with or without messages. A failed poll does not count. `None`: no poll has
+    /// succeeded yet.
+    ///
+    /// A consumer does not poll while it has no free slot, has reached its rate limit, or is paused. During this
+    /// period, the field contains the time of the report. After this period, the field contains the time at which the
+    /// consumer could poll again, until the next poll succeeds.
     pub last_poll_at: Option<Timestamp>,
     /// Number of messages that are being processed.
     pub in_flight: u32,
@@ -106,18 +110,21 @@ pub struct ConsumerReport {
     /// Number of finished messages that failed: the handler failed, trapped or timed out, or the message was dead-lettered.
     /// A retry or delay that the handler requested, a lost lease and a shutdown do not count.
     pub failed: u64,
-    /// Set if an operator has paused the consumer, so that the consumer does not poll. The file omits `false`.
+    /// Set if an operator has paused the consumer. A paused consumer does not poll. The file omits `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// State of the consumer's breaker. `None`: the breaker is closed, or the consumer has no breaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
-    /// The kind of settlement or lease extension that has been failing for the longest time. `None`: no kind is failing. A
-    /// kind stops failing at its first success, or when no call has failed for as long as an unsettled message takes to be
-    /// redelivered.
+    /// Failures of removals, dead-letter copies, releases or lease extensions. If several kinds of call are failing,
+    /// the field describes the kind that has been failing for the longest time. `None`: no kind is failing.
+    ///
+    /// A kind stops failing at the first call that succeeds. A kind also stops failing when no call has failed for the
+    /// time after which an unsettled message is redelivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settling_fails: Option<SettlingFails>,
-    /// The last failures that `failed` counts, latest first; at most a few. The file omits an empty list.
+    /// The latest failures among those that `failed` counts, latest first. Contains only a few failures. The file omits
+    /// an empty list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_failures: Vec<FailureReport>,
 }

@@ -1,8 +1,11 @@
-//! Detects a last report that is not of the host that runs here, although one does.
+//! Detects a health file whose last report comes from another host than the host that runs in this container.
 //!
-//! The report of a host in another container says nothing of the one here. Process ids of one container mean nothing in the other,
-//! and judging the other host would call a frozen one healthy. The last report of a host that has ended says nothing of another one
-//! that shares the file, and writes it again within a [`TICK`].
+//! A report from another host contains no information about the host in this container. There are two cases:
+//!
+//! - A host in another container wrote the report. Its process id has no meaning in this container. A health check that
+//!   accepted the report could report a frozen host as healthy.
+//! - The author of the report has ended, but another host that writes the same file runs in this container. That host
+//!   replaces the report within a [`TICK`].
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +15,8 @@ use std::time::{Duration, Instant};
 use super::verdict::is_gone;
 use super::{ReadError, Report, TICK, process};
 
-/// Maximum wait for a write of the host in this container. A host writes twice per [`TICK`], even if another host writes
-/// the same file.
+/// Maximum time to wait for a write of the host in this container. A host writes twice per [`TICK`], even if another
+/// host writes the same file.
 const TURN: Duration = TICK.saturating_add(Duration::from_secs(1));
 
 /// Interval between two reads of the file.
@@ -42,7 +45,7 @@ pub fn host_beside(report: &Report) -> Option<u32> {
     host_here()
 }
 
-/// Returns the process id of a host that runs in this process's own namespace.
+/// Returns the process id of a host in the PID namespace of the calling process. `None`: there is no host.
 fn host_here() -> Option<u32> {
     let entries = fs::read_dir("/proc").ok()?;
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid| is_host_here(*pid))
@@ -60,14 +63,16 @@ fn is_host_here(pid: u32) -> bool {
         && fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(runs)
 }
 
-/// Returns true if the author of this report has ended, and another host runs here, which may write next.
+/// Returns `true` if the author of the report has ended, but another host runs in this container. That host may write
+/// the next report.
 fn is_of_an_ended_host_beside_another(report: &Report) -> bool {
     let pid1_started_at = process::info(1).and_then(|pid1| pid1.started_at);
     is_gone(report, process::info(report.pid), pid1_started_at) && host_here().is_some()
 }
 
-/// Reads the file. If its report is not of the host that runs here, reads it repeatedly until that host has written it, or for a
-/// second longer than a [`TICK`].
+/// Reads the health file. If the report comes from another host than the host in this container, reads the file again
+/// until the host in this container has written a report. Gives up after a [`TICK`] and one second, and returns the
+/// last report.
 pub fn read_in_turn(path: &Path) -> Result<Report, ReadError> {
     let begin = Instant::now();
     loop {
@@ -98,7 +103,8 @@ mod tests {
         assert!(!text.contains("namespace"), "{text}");
     }
 
-    /// The health check may run outside of the container, where no host runs.
+    /// Checks that the report of a host in another container is accepted if no host runs in this container. The health
+    /// check may run outside of the host's container.
     #[test]
     fn without_a_host_here_a_report_of_another_container_counts() {
         let report = Clock::start().report(|_| Vec::new());

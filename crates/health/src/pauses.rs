@@ -1,8 +1,8 @@
 //! Paused consumers: one file per paused consumer, named after the consumer, in a folder beside the health file.
 //!
-//! Only the existence of a file matters, so a partial write does no harm. Anyone who can write to the folder can pause
-//! consumers. hostler therefore trusts the folder only if it is owned by this process's user or root, and writable by no one
-//! else. No symbolic link is followed.
+//! Only the existence of a file matters, so the files are empty. Anyone who can write to the folder can pause
+//! consumers. hostler therefore trusts the folder only if this process's user or root owns the folder and no one else
+//! may write to it. No symbolic link is followed.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};

@@ -1,4 +1,4 @@
-//! The host behind a health file: is there one that can be asked?
+//! Checks whether a host that writes a health file is running and can answer requests.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use super::process::ProcessInfo;
 use super::verdict::{Author, author};
 use super::{Reason, Report, STALE_AFTER, Timestamp};
 
-/// Returns the reason why the host of this report cannot answer: it is gone, or writes nothing any more. `process` is the process
-/// that now has its id, if any.
+/// Returns the reason why the host that wrote the report cannot answer: the host has ended, or no longer writes
+/// reports. `process` is the living process with the process id in the report. `None`: the host can answer.
 pub fn absence(report: &Report, process: Option<ProcessInfo>, now: Timestamp) -> Option<Reason> {
     let age = now.since(report.written_at);
     match author(report, process, None) {
@@ -18,7 +18,8 @@ pub fn absence(report: &Report, process: Option<ProcessInfo>, now: Timestamp) ->
     }
 }
 
-/// Returns the id of a living process, other than this one, that keeps this file current.
+/// Returns the process id of the host that writes the health file. `None`: no running host writes the file, or this
+/// process does.
 pub fn other_writer(path: &Path) -> Option<u32> {
     let report = super::read(path).ok()?;
     let is_absent = absence(&report, super::process::info(report.pid), Timestamp::now()).is_some();

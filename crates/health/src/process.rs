@@ -1,4 +1,4 @@
-//! Lookup of processes in `/proc`: whether a process is alive, and its start time.
+//! Finds processes and their start times in `/proc`.
 
 use std::fs;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub struct ProcessInfo {
     pub started_at: Option<Timestamp>,
 }
 
-/// Returns the process with this id. `None`: there is no process, or only a zombie. Without `/proc`, sends a null signal to
-/// find out.
+/// Returns the living process with this id. `None`: there is no process, or only a zombie. If `/proc` is not available,
+/// sends a null signal to check whether the process exists.
 pub fn info(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok();
     let Some(stat) = stat.as_deref().and_then(parse_stat) else {
@@ -29,8 +29,8 @@ pub fn info(pid: u32) -> Option<ProcessInfo> {
     if stat.is_dead() {
         return None;
     }
-    // If this thread is descheduled between the readings of the two clocks, the start time appears too late. The earliest
-    // of several readings is therefore the best.
+    // If the kernel deschedules this thread between the readings of the two clocks, the computed start time is too
+    // late. The earliest of several results is therefore the most accurate.
     Some(ProcessInfo { started_at: (0..3).filter_map(|_| started_at(stat.started)).min() })
 }
 
@@ -73,13 +73,14 @@ fn parse_stat(stat: &[u8]) -> Option<Stat> {
     Some(Stat { state, started: Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?) })
 }
 
-/// Parses the first number of `/proc/uptime`: the time since boot. Like the start times, it includes suspended time.
+/// Parses the first number of `/proc/uptime`: the time since boot. The time includes periods in which the machine was
+/// suspended, as the start times of processes do.
 fn parse_uptime(uptime: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(uptime.split_ascii_whitespace().next()?.parse().ok()?).ok()
 }
 
-/// Returns the age of a process. `None`: the two values are from different clocks. Some container runtimes show the uptime
-/// of the container together with start times since the machine's boot.
+/// Returns the age of a process. `None`: `started` and `uptime` are from different clocks. Some container runtimes
+/// report the uptime of the container, but start times since the machine's boot.
 fn age(started: Duration, uptime: Duration) -> Option<Duration> {
     let rounding = Duration::from_secs(1);
     (started <= uptime + rounding).then(|| uptime.saturating_sub(started))

@@ -1,4 +1,4 @@
-//! Reading of the health file under a shared lock, with limits on time and size. Creates no files.
+//! Reads the health file under a shared lock, with limits on time and size. Creates no files.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
@@ -10,11 +10,11 @@ use serde::Deserialize;
 
 use super::{Report, SCHEMA, lock};
 
-/// Maximum wait of a reader for the lock. The HEALTHCHECK's own timeout (6 s) must be longer, so that the check can report
-/// the reason.
+/// Maximum time that a reader waits for the lock. The timeout of the container's HEALTHCHECK (6 s) must be longer.
+/// Otherwise, the health check would be killed before it reports the reason.
 pub const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// Maximum size of a file in bytes. The size allows about 10,000 consumers, far more than one host runs.
+/// Maximum size of a health file in bytes: enough for about 10,000 consumers, far more than one host runs.
 pub const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Reads the report at `path`. Blocks for up to [`LOCK_WAIT`].
@@ -29,7 +29,7 @@ pub fn read(path: &Path) -> Result<Report, ReadError> {
 /// The error for a report that cannot be read. Each variant leads to a different verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// There is no file yet. The host may still be starting.
+    /// There is no health file. The host may still be starting.
     #[error("there is no health file at `{}`: start `hostler run`, or name the file of a running host by --file", path.display())]
     Missing {
         /// Path of the health file.
@@ -80,7 +80,8 @@ pub enum Why {
     Io(io::Error),
 }
 
-/// Returns the file's bytes. Releases the lock before the bytes are parsed, so that the host never waits for a parser.
+/// Returns the file's bytes and releases the lock. The caller parses the bytes without the lock, so the host never
+/// waits for a parser.
 fn read_locked(path: &Path) -> Result<Vec<u8>, ReadError> {
     let _held = take_lock(&lock::path_for(path))?;
     let Some(file) = open(path)? else { return Err(ReadError::Missing { path: path.to_owned() }) };
@@ -89,13 +90,13 @@ fn read_locked(path: &Path) -> Result<Vec<u8>, ReadError> {
         return Err(unreadable(Why::NotAFile));
     }
     let mut bytes = Vec::new();
-    // Reads one byte more than the limit to detect a file that is too large. The size in the metadata may change in the
-    // meantime.
+    // Reads one byte more than the limit to detect a file that is too large. The size in the metadata is not reliable,
+    // because the file may have changed.
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(Why::Io(error)))?;
     if bytes.len() as u64 > MAX_BYTES { Err(unreadable(Why::Oversize)) } else { Ok(bytes) }
 }
 
-/// Acquires the shared lock and returns the lock file. `None`: there is no lock file, so there is no writer either.
+/// Acquires the shared lock and returns the lock file. `None`: there is no lock file, so no host is writing.
 fn take_lock(path: &Path) -> Result<Option<File>, ReadError> {
     let Some(file) = open(path)? else { return Ok(None) };
     match lock::acquire(&file, <File as FileExt>::try_lock_shared, LOCK_WAIT) {

@@ -1,11 +1,14 @@
-//! Requests to a running host, which are files in a folder beside the health file.
+//! Requests from commands to a running host. Each request is a file in a folder beside the health file.
 //!
-//! A command makes a request; the host takes it, which removes the file, and puts an answer in its place. So a request is carried
-//! out once at most, and a command that takes its own request back knows that it was not. A request is for one run of one host, and
-//! for a few seconds: what a command that was killed has left behind is never carried out later.
+//! A command writes a request file. The host takes the request by removing the file, carries the request out, and
+//! writes an answer file. Each request is therefore carried out at most once. A command that receives no answer removes
+//! its request file. If the removal succeeds, the host has not carried the request out.
 //!
-//! Anyone who can write to the folder can stop the work, so the host takes requests only from a folder, and files, of its own user
-//! or of root. No symbolic link is followed.
+//! A request is addressed to one run of one host and is valid for [`ANSWER_WAIT`]. If a command is killed, the request
+//! that it leaves behind is not carried out later.
+//!
+//! Anyone who can write to the folder can cancel messages. The host therefore requires that its own user or root owns
+//! the folder and each request file, and that no one else may write to the folder. The host follows no symbolic link.
 
 use std::fs::{self, DirBuilder, DirEntry, File, Metadata};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -20,29 +23,29 @@ use serde::{Deserialize, Serialize};
 use super::verdict::START_TOLERANCE;
 use super::{Answer, MAX_BYTES, Question, Report, Timestamp, lock, trust};
 
-/// The longest that a command waits for an answer. A host that runs looks for requests at least once per [`super::TICK`].
+/// Maximum time to wait for an answer. A running host checks for requests at least once per [`super::TICK`].
 pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// The age at which a file that nobody has taken is removed.
+/// Age after which the host removes a file from the folder.
 const LEFT_BEHIND: Duration = Duration::from_secs(60);
 
-/// The largest request that is read, in bytes.
+/// Maximum size of a request file in bytes.
 const MAX_REQUEST: u64 = 16 * 1024;
 
-/// The most files that the host looks at in one go.
+/// Maximum number of files that one call of [`Requests::take`] examines.
 const MAX_FILES: usize = 64;
 
-/// The pause between two looks for an answer.
+/// Interval at which a command checks for an answer.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The extension of a request that is complete.
+/// Extension of a complete request file.
 const REQUEST: &str = "request";
-/// The extension of an answer that is complete.
+/// Extension of a complete answer file.
 const ANSWER: &str = "answer";
-/// The extension of a file that is being written.
+/// Extension that is added to the name of a file while the file is being written.
 const DRAFT: &str = "draft";
 
-/// A request as its file has it: addressed to one run of one host.
+/// The contents of a request file: a question, addressed to one run of one host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Addressed {
     pid: u32,
@@ -52,14 +55,14 @@ struct Addressed {
 }
 
 impl Addressed {
-    /// Returns true if it is for the host that makes these reports.
+    /// Returns `true` if the request is addressed to the run of the host that wrote the report `own`.
     fn is_for(&self, own: &Report) -> bool {
         let apart = self.started_at.since(own.started_at).max(own.started_at.since(self.started_at));
         (self.pid, &self.pid_namespace) == (own.pid, &own.pid_namespace) && apart <= START_TOLERANCE
     }
 }
 
-/// The folder `<health file>.requests`. Opens nothing until the first call.
+/// The folder `<health file>.requests`. Not opened until the first call.
 #[derive(Debug, Clone)]
 pub struct Requests {
     folder: PathBuf,
@@ -68,31 +71,31 @@ pub struct Requests {
 /// A request that the host has taken.
 #[derive(Debug)]
 pub struct Taken {
-    /// The question.
+    /// The question that the command asks.
     pub question: Question,
     answer: PathBuf,
 }
 
-/// An error in making, taking or answering requests.
+/// The error for a request that cannot be made, taken or answered.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// The file system refuses, or the folder cannot be trusted.
+    /// The file system refused an action, or the folder cannot be trusted.
     #[error("cannot {action} `{}`: {cause}", path.display())]
     Failed {
-        /// The attempted action, as a verb.
+        /// The action that failed, as a verb.
         action: &'static str,
-        /// Its path.
+        /// Path that the action applied to.
         path: PathBuf,
         /// The system's error.
         cause: io::Error,
     },
-    /// The host has not taken the request, which is withdrawn.
+    /// The host did not take the request in time. The command has removed the request, so nothing was done.
     #[error("the host (pid {pid}) has taken no request for {}s: it is stopped, or of an earlier version; nothing was done", ANSWER_WAIT.as_secs())]
     NotTaken {
         /// The host's process id.
         pid: u32,
     },
-    /// The host has taken the request and not answered.
+    /// The host took the request but did not answer in time.
     #[error("the host (pid {pid}) has taken the request and not answered within {}s; see its log", ANSWER_WAIT.as_secs())]
     NoAnswer {
         /// The host's process id.
@@ -105,7 +108,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Reques
 }
 
 impl Requests {
-    /// Returns the requests to the host that writes this health file.
+    /// Returns the requests to the host that writes the given health file.
     pub fn beside(health_file: &Path) -> Self {
         Self { folder: health_file.with_added_extension("requests") }
     }
@@ -115,10 +118,10 @@ impl Requests {
         &self.folder
     }
 
-    /// Asks the host of this report, and waits for its answer for up to [`ANSWER_WAIT`].
+    /// Sends a request to the host that wrote the report `host`. Waits up to [`ANSWER_WAIT`] for the answer.
     ///
     /// # Errors
-    /// The folder cannot be used, or the host does not answer.
+    /// The folder cannot be used, or the host does not answer in time.
     pub fn ask(&self, host: &Report, question: Question) -> Result<Answer, RequestError> {
         let owner = self.make_folder()?;
         let request = Addressed {
@@ -134,7 +137,7 @@ impl Requests {
         let begin = Instant::now();
         while begin.elapsed() < ANSWER_WAIT {
             if let Some(bytes) = read(&answer, MAX_BYTES).map_err(failed("read", &answer))? {
-                // If it stays, the host removes it.
+                // If the removal fails, the host removes the answer later.
                 let _ = fs::remove_file(&answer);
                 return serde_json::from_slice(&bytes).map_err(|error| failed("read", &answer)(error.into()));
             }
@@ -147,7 +150,8 @@ impl Requests {
         }
     }
 
-    /// Makes the folder, mode 0700, if there is none. Returns its owner, if root asks for another user.
+    /// Creates a missing folder with mode 0700. Returns the owner (user and group) of the folder if this process runs
+    /// as root and another user owns the folder. Otherwise, returns `None`.
     fn make_folder(&self) -> Result<Option<(u32, u32)>, RequestError> {
         let is_root = geteuid().is_root();
         match DirBuilder::new().mode(0o700).create(&self.folder) {
@@ -158,7 +162,7 @@ impl Requests {
         }
         let found = fs::symlink_metadata(&self.folder).map_err(failed("read", &self.folder))?;
         let is_others = is_root && found.uid() != 0;
-        // Root may use the folder of any user that runs hostler, as long as no third one can write to it.
+        // Root may use a folder of any user if no one but the owner can write to the folder.
         let fault = if is_others && found.is_dir() && found.mode() & 0o022 == 0 { None } else { trust::fault(&found) };
         match fault {
             Some(fault) => Err(failed("trust", &self.folder)(io::Error::other(fault))),
@@ -166,7 +170,8 @@ impl Requests {
         }
     }
 
-    /// Gives a folder that root has just made to the owner of the health file, as whom the host runs.
+    /// Transfers a folder that root has just created to the owner of the health file, because the host runs as that
+    /// user.
     fn hand_over(&self) -> io::Result<()> {
         let health_file = self.folder.with_extension("");
         let host = match fs::symlink_metadata(health_file) {
@@ -175,12 +180,12 @@ impl Requests {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        // Opened without following a link, so that nothing else is given away.
+        // Follows no symbolic link, so that no other folder changes its owner.
         let folder = lock::no_follow().read(true).open(&self.folder)?;
         if folder.metadata()?.is_dir() { fchown(&folder, Some(host.uid()), Some(host.gid())) } else { Ok(()) }
     }
 
-    /// Takes the requests to the host that makes reports like this one, and removes what was left behind.
+    /// Takes the requests to the host that wrote the report `own`. Removes old files that commands have left behind.
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be read.
@@ -199,10 +204,10 @@ impl Requests {
 }
 
 impl Taken {
-    /// Answers, for the command that asked.
+    /// Writes the answer for the command that sent the request.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// The answer cannot be written.
     pub fn answer(self, answer: &Answer) -> Result<(), RequestError> {
         write(&self.answer, answer, None).map_err(failed("write", &self.answer))
     }
@@ -216,7 +221,7 @@ fn take_one(entry: &DirEntry, own: &Report) -> Option<Taken> {
         let _ = fs::remove_file(&path);
         return None;
     }
-    // A command has given it up by then.
+    // The command no longer waits for an answer to an older request.
     let is_current = age.is_none_or(|age| age <= ANSWER_WAIT);
     if !is_current || path.extension()? != REQUEST || !is_regular(&found) {
         return None;
@@ -225,7 +230,8 @@ fn take_one(entry: &DirEntry, own: &Report) -> Option<Taken> {
     if !request.is_for(own) {
         return None;
     }
-    // Whoever removes it has it: this host, or the command that withdraws it.
+    // Either the host or the command removes the file. The host may carry the request out only if the host removed the
+    // file.
     fs::remove_file(&path).ok()?;
     Some(Taken { question: request.question, answer: path.with_extension(ANSWER) })
 }
@@ -234,7 +240,8 @@ fn is_regular(found: &Metadata) -> bool {
     found.is_file() && trust::is_ours(found.uid())
 }
 
-/// Writes a new file of mode 0600, of this owner if one is named. It appears complete.
+/// Writes a new file with mode 0600. Transfers the file to `owner` (user and group) if set. Renames the file into place
+/// only when it is complete.
 fn write(path: &Path, content: &impl Serialize, owner: Option<(u32, u32)>) -> io::Result<()> {
     let draft = path.with_added_extension(DRAFT);
     let mut file = lock::no_follow().write(true).create_new(true).mode(0o600).open(&draft)?;
@@ -250,7 +257,7 @@ fn fill(file: &mut File, content: &impl Serialize, owner: Option<(u32, u32)>) ->
     owner.map_or(Ok(()), |(user, group)| fchown(&*file, Some(user), Some(group)))
 }
 
-/// Reads a regular file of at most so many bytes, without following a link; `None`: there is none.
+/// Reads a regular file of at most `limit` bytes without following a symbolic link. `None`: there is no file.
 fn read(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match lock::no_follow().read(true).open(path) {
         Ok(file) => file,
@@ -282,7 +289,7 @@ mod tests {
         (folder, requests, Clock::start().report(|_| Vec::new()))
     }
 
-    /// Puts a request there, as a command does that does not wait.
+    /// Writes a request file without waiting for an answer.
     fn put(requests: &Requests, host: &Report, name: &str) -> PathBuf {
         requests.make_folder().unwrap();
         let (pid, pid_namespace, started_at) = (host.pid, host.pid_namespace.clone(), host.started_at);

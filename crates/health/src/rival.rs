@@ -1,5 +1,5 @@
-//! Detects anything else that writes this host's health file: another host, even one with the same process id in another container,
-//! or a program that is no host.
+//! Detects other writers of this host's health file. Another writer may be a host, even with the same process id in
+//! another container, or a program that is not a host.
 
 use std::path::Path;
 
@@ -23,8 +23,8 @@ impl Writing {
             && is_same(self.written_at, found.written_at)
     }
 
-    /// Names the author of a report that is not this write. A process id means one process within its namespace, so a foreign
-    /// report that carries both of this process was made up or changed.
+    /// Returns the author of a report that differs from this write. If the report has the process id and the PID
+    /// namespace of this process, another program forged or changed the report.
     fn rival(&self, found: &Report) -> Rival {
         let is_own = self.pid == found.pid && self.pid_namespace.is_some() && self.pid_namespace == found.pid_namespace;
         if is_own { Rival::InItsName } else { Rival::Host(found.pid) }
@@ -34,13 +34,13 @@ impl Writing {
 /// The author of a report that this host did not write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rival {
-    /// Another host; its process id, as its own PID namespace counts.
+    /// Another host. The field is the host's process id in its own PID namespace.
     Host(u32),
-    /// Not a host: the report has the process id of this one.
+    /// A program that is not a host. The report has the process id and the PID namespace of this process.
     InItsName,
 }
 
-/// Remembers this process's last write. Any other content of the file comes from something else.
+/// Stores the last write of this process, to detect reports that this process did not write.
 #[derive(Debug, Default)]
 pub struct Rivals {
     last: Option<Writing>,
@@ -48,8 +48,9 @@ pub struct Rivals {
 }
 
 impl Rivals {
-    /// Checks the file before the next write. Returns the author if something else has written since this process's last write;
-    /// reports each series of such writes once.
+    /// Checks the file before the next write. Returns the author if another writer has replaced the report of this
+    /// process. Returns the author only once for each series of foreign reports. A series ends when a check finds the
+    /// report of this process.
     pub fn look(&mut self, path: &Path) -> Option<Rival> {
         let last = self.last.as_ref()?;
         let found = super::read(path).ok()?;

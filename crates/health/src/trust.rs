@@ -1,11 +1,11 @@
-//! The folders beside the health file: which of them can be trusted.
+//! Checks whether a folder beside the health file can be trusted.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 
 use rustix::process::geteuid;
 
-/// Returns the reason why a folder may hold files of another user; `None`: it can be trusted.
+/// Returns the reason why a folder may contain files of another user. `None`: the folder can be trusted.
 pub(super) fn fault(folder: &Metadata) -> Option<&'static str> {
     if !folder.is_dir() {
         Some("it is not a folder")
@@ -18,7 +18,7 @@ pub(super) fn fault(folder: &Metadata) -> Option<&'static str> {
     }
 }
 
-/// Returns true for this user, and for root, who may do anything anyway.
+/// Returns `true` if the owner is this process's user or root. Root can change every file in any case.
 pub(super) fn is_ours(owner: u32) -> bool {
     owner == 0 || owner == geteuid().as_raw()
 }

@@ -8,8 +8,8 @@ use serde::{Serialize, Serializer};
 use super::process::ProcessInfo;
 use super::{ConsumerReport, ReadError, Report, STALE_AFTER, State, Timestamp};
 
-/// Maximum difference between two readings of a process's start time. `/proc` counts in 1/100 s, and [`super::Clock`]
-/// allows a drift of 1/10 s. No container can stop and start again in such a short time.
+/// Maximum difference between two readings of the same process's start time. `/proc` counts in 1/100 s, and
+/// [`super::Clock`] allows a drift of 1/10 s. A container cannot stop and start again within this time.
 pub(super) const START_TOLERANCE: Duration = Duration::from_millis(300);
 
 /// The period after the start of a container in which a missing health file is normal.
@@ -69,8 +69,8 @@ pub enum Reason {
         /// Path of the health file.
         path: PathBuf,
     },
-    /// An earlier process wrote the file: in an earlier run of the container, or before the process id was reused. The file
-    /// counts as missing.
+    /// An earlier process wrote the file. The process belonged to an earlier run of the container, or its process id
+    /// has been reused. The file counts as missing.
     #[error("the health file is left over from an earlier process with pid {pid}")]
     LeftOver {
         /// Process id in the file.
@@ -145,8 +145,8 @@ pub enum Reason {
         /// The consumer's `healthcheck_timeout`.
         limit: Duration,
     },
-    /// All of a consumer's removals, dead-letter copies, releases or lease extensions fail. Its messages are therefore
-    /// processed repeatedly.
+    /// All calls of one kind have failed at a consumer: removals, dead-letter copies, releases or lease extensions.
+    /// Messages of the consumer are therefore processed repeatedly.
     #[error(
         "consumer `{consumer}`: settlements or lease extensions have failed for {}, and none has succeeded; its limit is {}",
         shown(*.age), shown(*.limit)
@@ -182,8 +182,8 @@ impl Serialize for Reason {
     }
 }
 
-/// Returns the verdict at the time `now`. `file` is the result of reading the health file. `process` is the living process
-/// with the process id in the file. `None`: no process has this id.
+/// Returns the verdict at the time `now`. `file` is the result of reading the health file. `process` is the living
+/// process with the process id in the file, or `None` if no process has this id.
 pub fn verdict(
     file: Result<&Report, &ReadError>,
     process: Option<ProcessInfo>,
@@ -203,8 +203,8 @@ pub fn verdict(
     if reasons.is_empty() { Verdict { status: Status::Healthy, reasons } } else { unhealthy(reasons) }
 }
 
-/// Returns the verdict on a container in which the host `pid` runs, but whose health file a host in another container
-/// writes.
+/// Returns the verdict for a health file that a host in another container writes, although the host `pid` runs in this
+/// container.
 pub fn another_container(pid: u32) -> Verdict {
     unhealthy(vec![Reason::AnotherContainer { pid }])
 }
@@ -213,8 +213,8 @@ fn unhealthy(reasons: Vec<Reason>) -> Verdict {
     Verdict { status: Status::Unhealthy, reasons }
 }
 
-/// Returns the verdict for a missing file, or for a file that counts as missing. The verdict depends on the container's
-/// age.
+/// Returns the verdict for a missing file, or for a file that counts as missing. The verdict is [`Status::Starting`]
+/// during the start period and [`Status::Unhealthy`] otherwise.
 fn missing(reason: Reason, now: Timestamp, StartPeriod { limit, pid1_started_at }: StartPeriod) -> Verdict {
     match pid1_started_at.map(|start| now.since(start)) {
         Some(age) if age < limit => {
@@ -225,7 +225,7 @@ fn missing(reason: Reason, now: Timestamp, StartPeriod { limit, pid1_started_at 
     }
 }
 
-/// Returns true if the process that wrote the file has ended, in this run of the container.
+/// Returns `true` if the process that wrote the file has ended during this run of the container.
 pub(super) fn is_gone(report: &Report, process: Option<ProcessInfo>, pid1_started_at: Option<Timestamp>) -> bool {
     matches!(author(report, process, pid1_started_at), Author::Gone)
 }
@@ -243,7 +243,7 @@ pub(super) fn author(report: &Report, process: Option<ProcessInfo>, pid1_started
     let started_after =
         |time: Timestamp, start: Option<Timestamp>| start.is_some_and(|start| start.since(time) > START_TOLERANCE);
     match process {
-        // A process that started *before* the time in the file cannot have reused the id.
+        // Only a process that started after the time in the file can have reused the process id.
         Some(process) if started_after(report.started_at.min(report.written_at), process.started_at) => {
             Author::OfAnotherLife
         }
@@ -269,8 +269,8 @@ fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
 fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
     let since = match report.state {
         State::Listening | State::Idle if report.rests() => return None,
-        // A consumer without free slots never leaves this state. The consumer makes progress as long as no message takes
-        // too long.
+        // A consumer without free slots stays in this state. The consumer makes progress as long as no message exceeds
+        // the limit.
         State::Processing => report.oldest_started_at,
         State::Listening | State::Idle => report.last_poll_at,
         State::Initializing | State::Initialized | State::Exiting => None,
@@ -287,8 +287,8 @@ fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
     })
 }
 
-/// Returns a reason if settlements or lease extensions have failed for longer than the limit. The consumer stops reporting
-/// the failures at the first success.
+/// Returns a reason if settlements or lease extensions have failed for longer than the limit. The report no longer
+/// contains the failures once a call has succeeded.
 fn settling(report: &ConsumerReport) -> Option<Reason> {
     let (fails, limit) = (report.settling_fails?, report.healthcheck_timeout);
     let age = fails.last.since(fails.since);

@@ -1,4 +1,4 @@
-//! Replacement of the health file: atomic, readable only by hostler's user, and without following symbolic links.
+//! Replaces the health file atomically. Only hostler's user can read the file. No symbolic link is followed.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -10,13 +10,14 @@ use fs2::FileExt;
 
 use super::{Report, lock};
 
-/// Maximum wait of a write for the lock: half a [`super::TICK`]. A reader that hangs delays the host but never stops it.
+/// Maximum time that a write waits for the lock: half a [`super::TICK`]. A reader that hangs can therefore delay the
+/// host, but cannot stop it.
 pub const WRITE_LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// Maximum number of attempts of one write. Another process may remove the folder between two attempts.
 const ATTEMPTS: u32 = 3;
 
-/// The location of the health file. No file is opened before the first write, and no file stays open between writes. The
+/// The location of the health file. Opens no file before the first write, and keeps no file open between writes. The
 /// folder may therefore be removed or replaced between two writes.
 #[derive(Debug, Clone)]
 pub struct HealthFile {
@@ -37,9 +38,9 @@ impl HealthFile {
         &self.path
     }
 
-    /// Replaces the file with `report`. The file has mode 0600. Creates a missing folder with mode 0700. Blocks for up to
-    /// [`WRITE_LOCK_WAIT`], usually for microseconds. The file is not synced to disk, because it is stale after a crash of
-    /// the machine in any case.
+    /// Replaces the file with `report`. The file has mode 0600. Creates a missing folder with mode 0700. Waits up to
+    /// [`WRITE_LOCK_WAIT`] for the lock, usually for microseconds. Does not sync the file to disk, because the file is
+    /// stale after a crash of the machine in any case.
     ///
     /// # Errors
     /// [`WriteError::Locked`]: the next write may succeed. [`WriteError::Failed`]: an operator must act. Both errors leave
@@ -61,7 +62,8 @@ impl HealthFile {
         let _held = self.take_lock()?;
         let mut temp = self.create_temp().map_err(failed("create", &self.temp))?;
         if let Err(error) = temp.write_all(bytes) {
-            // Frees the space of the partial file on a full disk. The error of the write is reported in any case.
+            // Frees the space of the incomplete file in case the disk is full. An error here is ignored, because the
+            // error of the write is returned.
             let _ = fs::remove_file(&self.temp);
             return Err(failed("write", &self.temp)(error));
         }
@@ -87,7 +89,8 @@ impl HealthFile {
         }
     }
 
-    /// Creates the temporary file. The caller holds the lock, so an existing temporary file was left behind by a crash.
+    /// Creates the temporary file. Replaces an existing temporary file. The caller holds the lock, so a crash left that
+    /// file behind.
     fn create_temp(&self) -> io::Result<File> {
         let create = || lock::no_follow().write(true).create_new(true).mode(0o600).open(&self.temp);
         match create() {
