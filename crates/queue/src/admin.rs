@@ -42,7 +42,7 @@ pub struct Redriven {
     pub cancelled: bool,
 }
 
-/// A queue service for operators. Lists queues, counts and peeks at messages, and opens queues for moving messages.
+/// A queue service for operators: lists queues, counts and peeks at messages, and opens queues for moving messages.
 #[async_trait]
 pub trait Admin: Broker {
     /// Lists all existing queues as channels, including dead-letter queues.
@@ -66,8 +66,9 @@ pub trait Admin: Broker {
         self.each_depth(channels).await?.into_iter().collect()
     }
 
-    /// Lists the channels that messages can be sent to. A service returns a list if a send to any other channel would be
-    /// lost, or would create a queue without a consumer. `None`: the service refuses a send to any other channel.
+    /// Lists the channels that messages can be sent to. The list is needed for a service that would lose a message to
+    /// any other channel, or would create a queue without a consumer for the message. `None`: no list is needed,
+    /// because the service refuses to send to a missing channel.
     ///
     /// # Errors
     /// [`QueueError`] if the service cannot be reached or refuses the request.
@@ -75,16 +76,16 @@ pub trait Admin: Broker {
         Ok(None)
     }
 
-    /// Opens an existing queue for moving messages between queues. Messages are received as stored: bodies that are stored
-    /// outside of the queue are not loaded, and an ack does not remove them.
+    /// Opens an existing queue for moving messages between queues. Messages are received as stored: a body that is
+    /// stored outside of the queue is not loaded, and an ack does not remove the body.
     ///
     /// # Errors
     /// [`QueueError::Refused`] if the queue does not exist.
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError>;
 
-    /// Passes every message of an existing queue to `each`, as stored, until `each` breaks. Leased and delayed messages are
-    /// included. Receives nothing and counts no attempt. Returns `false` without a call of `each` if the service shows
-    /// messages only to their receiver (SQS).
+    /// Calls `each` with every message of an existing queue, as stored, until `each` breaks. Includes leased and
+    /// delayed messages. Does not receive the messages, so no attempt is counted. Returns `false` without calling
+    /// `each` if the service shows messages only to their receiver (SQS).
     ///
     /// # Errors
     /// [`QueueError::Refused`] if the queue does not exist.
@@ -97,13 +98,13 @@ pub trait Admin: Broker {
         Ok(false)
     }
 
-    /// Moves all messages of a dead-letter queue to another queue, as the service's own task. Moves at most `per_second`
-    /// messages per second. `None`: the service chooses the rate. Reports progress to `progress`. Returns when the task has
-    /// ended. Cancelling `stop` cancels the task.
+    /// Moves all messages of a dead-letter queue to another queue, as the service's own task. Moves at most
+    /// `per_second` messages per second. If `per_second` is `None`, the service chooses the rate. Reports progress to
+    /// `progress`. Returns when the task has ended. Cancelling `stop` cancels the task.
     ///
     /// # Errors
-    /// [`QueueError`] if the task cannot be started or monitored, or fails. A service without move tasks always returns an
-    /// error.
+    /// [`QueueError`] if the task fails, or cannot be started or monitored. A service without move tasks always returns
+    /// an error.
     async fn redrive(
         &self,
         from: &Channel,
@@ -116,8 +117,8 @@ pub trait Admin: Broker {
         Err(QueueError::Refused("only SQS has a move task of its own; leave --native out".into()))
     }
 
-    /// Converts a time of this machine's clock to the clock that the service stamps messages with, as far as the difference
-    /// is known. Never returns a time before `time`.
+    /// Converts a time of this machine's clock to the service's clock, which sets the enqueue time of messages. Assumes
+    /// that the clocks are equal if the difference is unknown. Never returns a time before `time`.
     fn on_its_clock(&self, time: SystemTime) -> SystemTime {
         time
     }

@@ -19,19 +19,19 @@ pub struct ChannelSpec {
     pub channel: Channel,
     /// Set for a FIFO queue, which keeps the order of messages within a group.
     pub ordered: bool,
-    /// Set to apply deduplication and the throughput limit of a FIFO queue per message group (SQS: high throughput).
-    /// `None`: the queue's setting is left unchanged.
+    /// Set to `true` to apply a FIFO queue's deduplication and throughput limit to each message group separately (SQS:
+    /// high throughput). `None`: the queue's setting is left unchanged.
     pub high_throughput: Option<bool>,
     /// Filter for the messages of the exchange. Only used for a fan-out channel.
     pub filter: Filter,
-    /// Maximum number of receives of a message. The queue itself dead-letters a message that has not been settled by then.
-    /// `None`: the channel has no dead-letter queue, and [`Settlement::DeadLetter`](crate::Settlement::DeadLetter) is
-    /// refused.
+    /// Maximum number of receives of a message. After this number of receives without a settlement, the queue itself
+    /// dead-letters the message. `None`: the channel has no dead-letter queue, and
+    /// [`Settlement::DeadLetter`](crate::Settlement::DeadLetter) is refused.
     pub max_receives: Option<u32>,
-    /// The longest delay that messages are sent with. A queue that is set up for it neither drops nor dead-letters a message
-    /// that waits for so long.
+    /// Maximum delay that messages to the channel are sent with. The queue is set up to neither drop nor dead-letter a
+    /// message during this delay.
     pub longest_delay: Duration,
-    /// Lease of receives that do not specify a lease (SQS: the queue's visibility timeout).
+    /// Duration of a lease if the receive does not specify a duration (SQS: the queue's visibility timeout).
     pub lease: Duration,
     /// Tags by name, for services that have tags. The tags contain the owner and the alarm settings.
     pub tags: BTreeMap<String, String>,
@@ -56,11 +56,12 @@ impl ChannelSpec {
 /// The result of a send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// Id of the message. All queues that the message reached use the same id, except behind SNS, where each queue assigns
-    /// its own id.
+    /// Id of the message, which all queues that the message reached use. With SNS, each queue assigns its own id
+    /// instead.
     pub id: String,
-    /// Number of queues that the message reached: 1 on a plain channel, any number on an exchange, 0 for a duplicate.
-    /// `None`: the service does not report the number (SNS, and a FIFO queue with a deduplication key).
+    /// Number of queues that the message reached: 1 for a plain channel, any number for an exchange, and 0 for a
+    /// duplicate. `None`: the service does not report the number. This is the case for SNS, and for a FIFO queue if the
+    /// message has a deduplication key.
     pub queues: Option<usize>,
 }
 
@@ -77,7 +78,7 @@ pub trait Broker: Send + Sync + 'static {
     /// result is `Ok`.
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>>;
 
-    /// Returns the system and the address of the destination that a send to the channel uses. Makes no call to the service,
-    /// so the address may be unknown.
+    /// Returns the system and the address of the queue or topic that messages to the channel are sent to. Makes no call
+    /// to the service, so the address may be unknown.
     fn origin(&self, channel: &Channel) -> Origin;
 }

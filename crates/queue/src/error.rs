@@ -9,8 +9,8 @@ pub enum QueueError {
     /// A temporary failure: throttling, a network error, a lock. The caller should retry with backoff.
     #[error("{0}")]
     Unavailable(String),
-    /// A permanent failure: a missing resource, a missing permission, corrupt data. The text contains the fix for the
-    /// operator.
+    /// A permanent failure: a missing resource, a missing permission, or corrupt data. The text contains the fix for
+    /// the operator.
     #[error("{0}")]
     Refused(String),
 }

@@ -113,7 +113,7 @@ impl FakeBroker {
         self.0.lock().failing_entries.entry(id.to_owned()).or_default().extend(vec![error.clone(); count]);
     }
 
-    /// Makes deliveries of this message say that it does not start before `at`.
+    /// Sets [`Delivery::not_before`] to `at` in every delivery of this message.
     pub fn not_before(&self, id: &str, at: Instant) {
         self.0.lock().not_before.insert(id.to_owned(), at);
     }
@@ -260,8 +260,8 @@ struct FakeQueue {
 }
 
 impl FakeQueue {
-    /// Receives the messages that are visible now. Also returns the time at which the next message may become visible.
-    /// `None`: a message is visible now, or the queue is empty.
+    /// Receives the messages that are visible now. The second value is the time at which the next message may become
+    /// visible. `None`: another message is visible now, or the queue is empty.
     fn take(&self, request: Receive) -> (Vec<Delivery>, Option<Instant>) {
         let now = Instant::now();
         let mut state = self.shared.lock();

@@ -1,4 +1,4 @@
-//! The resources of a service for operations: queues and topics by their tags, their use, and stored bodies.
+//! The resources of a service: queues and topics with their tags and their use, and stored bodies.
 //!
 //! [`Inventory`] only reads, so every driver can implement it. [`Disposal`] removes resources. Only a service that records
 //! the use of its resources can implement [`Disposal`].
@@ -22,9 +22,9 @@ pub mod tag {
     pub const OWNER: &str = "hostler:owner";
     /// Has the value `true` if alarms on a queue are critical, otherwise `false`.
     pub const CRITICAL: &str = "hostler:critical";
-    /// Number of messages in a queue that raises an alarm. The tag on a dead-letter queue is ignored.
+    /// Contains the number of messages in a queue at which an alarm is raised. Ignored on a dead-letter queue.
     pub const ALARM_THRESHOLD: &str = "hostler:alarm-threshold";
-    /// Number of messages in a dead-letter queue that raises an alarm.
+    /// Contains the number of messages in a dead-letter queue at which an alarm is raised.
     pub const DEAD_LETTER_ALARM_THRESHOLD: &str = "hostler:dead-letter-alarm-threshold";
 
     /// Returns `true` if the tags show that a resource belongs to hostler.
@@ -60,7 +60,8 @@ impl ManagedQueue {
         self.visible.saturating_add(self.delayed).saturating_add(self.in_flight)
     }
 
-    /// Returns the name of the queue whose dead letters this queue receives. `None`: this queue is not a dead-letter queue.
+    /// Returns the name of the queue that this dead-letter queue belongs to. `None`: this queue is not a dead-letter
+    /// queue.
     pub fn dead_letters_of(&self) -> Option<&str> {
         self.queue.strip_suffix("-dlq").filter(|name| !name.is_empty())
     }
@@ -108,7 +109,7 @@ pub struct QueueUse {
     pub sent: u64,
     /// Number of messages received from the queue (CloudWatch: `NumberOfMessagesReceived`).
     pub received: u64,
-    /// Number of receives that returned no message (CloudWatch: `NumberOfEmptyReceives`). Such receives show that a
+    /// Number of receives that returned no message (CloudWatch: `NumberOfEmptyReceives`). Empty receives show that a
     /// consumer polls.
     pub empty_receives: u64,
 }
@@ -163,22 +164,22 @@ pub trait Disposal: Inventory {
     /// [`QueueError`] if the topics cannot be listed.
     async fn topics(&self) -> Result<Listing<ManagedTopic>, QueueError>;
 
-    /// Returns the names, on the service, of all queues that any topic delivers to. Covers the subscriptions of this
+    /// Returns the service's names of all queues that are subscribed to a topic. Includes all subscriptions of this
     /// account and region.
     ///
     /// # Errors
     /// [`QueueError`] if the subscriptions cannot be listed.
     async fn subscribed(&self) -> Result<BTreeSet<String>, QueueError>;
 
-    /// Returns the use of each queue during the last `over`, in the order of `names`. `None`: the service has no record of
-    /// the queue.
+    /// Returns the use of each queue during the period `over` before now, in the order of `names`. The result of a
+    /// queue is `None` if the service has no record of the queue.
     ///
     /// # Errors
     /// [`QueueError`] if a part of the record cannot be read.
     async fn queue_use(&self, names: &[String], over: Duration) -> Result<Vec<Option<QueueUse>>, QueueError>;
 
-    /// Returns the number of messages published to each topic during the last `over`, in the order of `names`. `None`: the
-    /// service has no record of the topic.
+    /// Returns the number of messages published to each topic during the period `over` before now, in the order of
+    /// `names`. The result of a topic is `None` if the service has no record of the topic.
     ///
     /// # Errors
     /// [`QueueError`] if a part of the record cannot be read.
@@ -191,7 +192,8 @@ pub trait Disposal: Inventory {
     async fn stored_before(&self, time: SystemTime, most: usize) -> Result<Option<StoredBodies>, QueueError>;
 
     /// Removes a queue that belongs to hostler. Checks first that the queue still belongs to hostler and is empty. A
-    /// dead-letter queue must also be the dead-letter queue only of queues in `gone` (names on the service).
+    /// dead-letter queue is removed only if all queues that use it as their dead-letter queue are in `gone`, which
+    /// contains the service's names of removed queues.
     ///
     /// # Errors
     /// [`QueueError`] if the removal failed. The queue probably still exists.

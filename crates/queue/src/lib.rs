@@ -7,13 +7,13 @@
 //! Every driver guarantees:
 //!
 //! * **At least once.** A message is delivered until it is acked or dead-lettered. Duplicates are possible; losses are not.
-//! * **Lease.** A received message is invisible to other receivers for the requested lease. When the lease ends without an
-//!   extension, the message becomes visible again and the old receipt is invalid: extending or settling with the old receipt
-//!   returns `Lost` and changes nothing.
+//! * **Lease.** A received message is invisible to other receivers for the requested lease. When the lease ends without
+//!   an extension, the message becomes visible again and the old receipt becomes invalid. Extending or settling with an
+//!   invalid receipt returns `Lost` and changes nothing.
 //! * **Attempts.** The queue counts the attempts at each receive. The first attempt is 1.
-//! * **Order.** An ordered queue delivers the messages of a group in the order of sending. A message is not delivered while an
-//!   earlier message of the group is leased, or is waiting for the delay of its release. A single receive may return several
-//!   messages of a group, in order, if the service supports this (SQS).
+//! * **Order.** An ordered queue delivers the messages of a group in the order of sending. A message is not delivered
+//!   while an earlier message of the group is leased, or was released with a delay that has not passed. A single
+//!   receive may return several messages of a group, in order, if the service supports this (SQS).
 //! * **Independence.** In a batch call, every entry has its own result, in the order of the entries.
 
 mod admin;
@@ -45,8 +45,9 @@ pub use settlement::{
     Unsettled, dead_letter_attributes,
 };
 
-/// Duration for which a deduplication key is remembered (AWS: the 5-minute deduplication interval).
+/// Period in which a second message with the same deduplication key is a duplicate (AWS: the 5-minute deduplication
+/// interval).
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(5 * 60);
 
-/// Name of the group for messages that were sent to an ordered channel without a group.
+/// Name of the group that an ordered channel assigns to messages without a group.
 pub const DEFAULT_GROUP: &str = "default";

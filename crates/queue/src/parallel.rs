@@ -7,8 +7,8 @@ use super::QueueError;
 /// Maximum number of calls that run at the same time.
 const AT_ONCE: usize = 8;
 
-/// Runs all futures, up to eight at the same time (`AT_ONCE`). Returns the results in the order of `work`. `None`: the
-/// future panicked, or the runtime is shutting down.
+/// Runs all futures, up to eight at the same time (`AT_ONCE`). Returns the results in the order of `work`. A result is
+/// `None` if the future panicked, or if the runtime is shutting down.
 pub async fn side_by_side<T: Send + 'static>(
     work: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<Option<T>> {

@@ -1,4 +1,4 @@
-//! The view of `provision` and `check` on a queue service: changes to make, and findings to report.
+//! The operations on a queue service for `provision` and `check`: planning and making changes, and finding problems.
 
 use std::fmt;
 
@@ -27,8 +27,8 @@ pub enum Action {
     Create,
     /// Update the resource. The resource differs from the desired state.
     Update,
-    /// Leave the resource unchanged. The resource differs from the desired state, but hostler may not change it. The detail
-    /// gives the reason.
+    /// Leave the resource unchanged. The resource differs from the desired state, but hostler must not change the
+    /// resource. The detail gives the reason.
     Leave,
 }
 
@@ -78,10 +78,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A queue service that can be set up according to the config. The trait includes all operations of a service.
+/// A queue service that can be set up according to the config. Extends [`Admin`], so the trait includes all operations
+/// of a service.
 #[async_trait]
 pub trait Provisioner: Admin {
-    /// Creates the missing resources of a channel. Leaves existing resources unchanged. Intended for callers other than the
+    /// Creates the missing resources of a channel. Leaves existing resources unchanged. For callers other than the
     /// channel's consumer.
     ///
     /// # Errors
@@ -119,8 +120,8 @@ pub trait Provisioner: Admin {
         Ok(())
     }
 
-    /// Lists the problems that a consumer with this spec would have, each with its fix. Changes nothing. An empty list
-    /// means that the consumer can run.
+    /// Lists the problems that a consumer with this spec would have. Each finding contains the fix for its problem.
+    /// Changes nothing. If the list is empty, the consumer can run.
     ///
     /// # Errors
     /// [`QueueError`] if the service cannot be reached or refuses the request.
@@ -129,8 +130,9 @@ pub trait Provisioner: Admin {
         Ok(Vec::new())
     }
 
-    /// Returns the channels whose queue or exchange does not exist, each with the change that would create the missing
-    /// resource. Returns an empty list if the service creates missing resources at a send.
+    /// Returns the channels whose queue or exchange does not exist. Each channel comes with the change that would
+    /// create the missing resource. Returns an empty list if the service creates missing resources when a message is
+    /// sent.
     ///
     /// # Errors
     /// [`QueueError`] if the service cannot be reached or refuses the request.
@@ -139,8 +141,8 @@ pub trait Provisioner: Admin {
         Ok(Vec::new())
     }
 
-    /// Creates the resource for a channel from [`Self::missing_destinations`]: a plain queue or an exchange with default
-    /// settings.
+    /// Creates the missing resource of a channel that [`Self::missing_destinations`] returned: a plain queue or an
+    /// exchange with default settings.
     ///
     /// # Errors
     /// [`QueueError`] if the resource cannot be created.

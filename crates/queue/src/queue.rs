@@ -20,16 +20,21 @@ pub struct Delivery {
     pub message: Arc<Message>,
     /// The right to settle the delivery.
     pub receipt: Receipt,
-    /// The receive count of this message, by the queue; 1 is the first. Receives before its time ([`Self::not_before`]) do
-    /// not count.
+    /// Delivery number of the message, counted by the queue from 1. Receives of the message before its time
+    /// ([`Self::not_before`]) do not count.
     pub attempt: u32,
-    /// Start of the lease by this process's monotonic clock. Never later than the queue's own start of the lease. A driver
-    /// that does not know the start uses the time before its call.
+    /// Start of the lease by this process's monotonic clock. Never later than the start of the lease by the queue's
+    /// clock. A driver that does not know the start of the lease uses the time before its call.
     pub leased_at: Instant,
-    /// The time before which its handler must not start, by our own monotonic clock. Only a driver whose service cannot hold
-    /// a message back for as long as its sender asked sets it. A message that comes before this time is given back until
-    /// then. The time is never further ahead than one release can hide a message: the next delivery names the rest. `None` on
-    /// an ordered queue, where a message that waits would hold up its group.
+    /// Time before which the handler must not start, by this process's monotonic clock. `None`: the handler may start
+    /// at once.
+    ///
+    /// A driver sets the time only if its service cannot delay a message for as long as the sender requested. The
+    /// consumer then releases the message until this time. A release cannot hide a message for longer than the service
+    /// allows. If the requested delay is longer, the time is the end of the longest release, and the next delivery has
+    /// a later time.
+    ///
+    /// Always `None` on an ordered queue, because a waiting message would block its group.
     pub not_before: Option<Instant>,
 }
 
@@ -40,11 +45,11 @@ pub struct Limits {
     pub receive_batch: usize,
     /// Maximum number of entries in one extend or settle call.
     pub settle_batch: usize,
-    /// Maximum time that settlements wait for further settlements to share a call. Zero for drivers with cheap calls.
+    /// Maximum time that a settlement waits for other settlements to share its call. Zero for drivers with cheap calls.
     pub settle_linger: Duration,
     /// Maximum time that one receive waits for a message.
     pub max_wait: Duration,
-    /// Maximum time that a message can stay leased, counted from its receive.
+    /// Maximum total duration of a message's lease with all extensions, counted from the receive.
     pub max_lease: Duration,
     /// Maximum number of receives that run at the same time.
     pub parallel_receives: usize,
@@ -57,7 +62,7 @@ pub struct Receive {
     pub max: usize,
     /// Maximum wait for the first message: at most [`Limits::max_wait`].
     pub wait: Duration,
-    /// Lease of the received messages. The lease starts no later than the receive returns.
+    /// Duration of the received messages' leases. A lease starts at the latest when the receive returns.
     pub lease: Duration,
 }
 
@@ -77,15 +82,16 @@ pub trait Queue: Send + Sync + 'static {
     /// arrived.
     ///
     /// The future must be awaited to its end, because the received messages are leased to this process. To end a call
-    /// early, cancel `stop`. The call then returns as soon as the driver is sure that no message is still arriving, and
-    /// returns the messages that were already received.
+    /// early, cancel `stop`. The call then returns the messages that were already received, as soon as the driver is
+    /// sure that no further message is arriving.
     ///
     /// # Errors
-    /// [`QueueError`]: no message was received, or received messages become visible again when their leases end.
+    /// [`QueueError`] if no message was received, or if messages were received but cannot be returned. The latter
+    /// become visible again when their leases end.
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError>;
 
-    /// Extends leases. Each lease then ends `by` from now. The result of an entry is `Ok` only if the queue confirmed the
-    /// extension.
+    /// Extends leases. Each extended lease ends at the time `by` from now. The result of a lease is `Ok` only if the
+    /// queue confirmed the extension.
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>>;
 
     /// Performs settlements. See [`Settlement`].

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-/// The right to settle a delivery. A receipt cannot be cloned, and settling consumes the receipt, so a delivery is settled
-/// only once.
+/// The right to settle a delivery. A delivery is settled only once: a receipt cannot be cloned, and settling consumes
+/// the receipt.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Receipt(LeaseHandle);
 

@@ -11,15 +11,15 @@ use hostler_types::message::{AttributeValue, Attributes, Message};
 pub enum Settlement {
     /// Removes the message, because it was processed.
     Ack(Receipt),
-    /// Makes the message visible again after a delay. Zero makes the message visible at once (AWS limit: 12 h from the
-    /// receive).
+    /// Makes the message visible again after a delay. If the delay is zero, the message becomes visible at once. On
+    /// SQS, the delay must end within 12 hours of the receive (AWS limit).
     Release(Receipt, Duration),
-    /// Releases the message without counting the attempt. On queues that cannot decrease the count of attempts, equal to
-    /// [`Self::Release`].
+    /// Releases the message without counting the attempt. Equivalent to [`Self::Release`] if the queue cannot decrease
+    /// the count of attempts.
     GiveBack(Receipt, Duration),
-    /// Writes a durable copy to the dead-letter queue, and only then removes the original. The copy has the same body,
-    /// attributes, group and routing key. If there is room, the attributes `hostler-dead-letter-reason`, `hostler-source`
-    /// (channel) and `hostler-attempts` are added.
+    /// Writes a durable copy of the message to the dead-letter queue, and then removes the original. The copy has the
+    /// same body, attributes, group and routing key. See [`dead_letter_attributes`] for the attributes that are added
+    /// to the copy.
     DeadLetter {
         /// The right to settle the delivery.
         receipt: Receipt,
@@ -55,18 +55,20 @@ impl Settlement {
 pub const REASON_ATTRIBUTE: &str = "hostler-dead-letter-reason";
 /// Name of the attribute with the channel that a dead-lettered message came from.
 pub const SOURCE_ATTRIBUTE: &str = "hostler-source";
-/// Name of the attribute with the number of deliveries before a message was dead-lettered.
+/// Name of the attribute with the number of times that a message was delivered before it was dead-lettered.
 pub const ATTEMPTS_ATTRIBUTE: &str = "hostler-attempts";
-/// Name of the attribute with the id that a requeued message had before its first move.
+/// Name of the attribute with the original id of a requeued message, that is, the id before the first move.
 pub const ORIGINAL_ID_ATTRIBUTE: &str = "hostler-original-id";
 
-/// Maximum length of the reason in a dead-lettered message, in bytes. Longer reasons are cut. The limit exceeds the limit
-/// of a handler's reason, so that the note about a cut there is kept.
+/// Maximum length of the reason in a dead-lettered message, in bytes. A longer reason is cut. The limit is larger than
+/// the limit on a handler's reason. A note at the end of a reason that was cut to the smaller limit is therefore
+/// preserved.
 pub const MAX_REASON: usize = 17 * 1024;
 
-/// Returns the attributes of a message's copy in the dead-letter queue: the original ones, plus reason, source and
-/// attempts as long as there are at most `most` in all. Replaces the values of an earlier dead-lettering. `attempts` is `None`
-/// where the queue has lost count.
+/// Returns the attributes for the copy of a message in the dead-letter queue. The copy has the original attributes and
+/// the attributes [`REASON_ATTRIBUTE`], [`SOURCE_ATTRIBUTE`] (channel) and [`ATTEMPTS_ATTRIBUTE`]. Leaves out an
+/// attribute that would exceed a total of `most` attributes. Replaces the values of an earlier dead-lettering.
+/// `attempts` is `None` if the queue does not know the number of attempts.
 pub fn dead_letter_attributes(
     original: &Attributes,
     reason: &str,
@@ -104,8 +106,8 @@ pub struct Unsettled {
 /// The reason why a lease was not extended or a delivery was not settled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// The lease has ended: the message is visible again, leased by another receiver, or removed. The caller must do
-    /// nothing more.
+    /// The lease has ended: the message is visible again, leased by another receiver, or removed. The caller must not
+    /// make another call for this delivery.
     #[error("the lease is lost: {0}")]
     Lost(String),
     /// The call failed temporarily. The caller may retry until the lease ends.
@@ -114,8 +116,8 @@ pub enum LeaseError {
     /// The queue does not support the settlement. Nothing has changed, and the lease is still valid.
     #[error("{0}")]
     Refused(String),
-    /// This message can never be settled in this way, for example because its dead-letter queue does not accept the
-    /// message. The lease is still valid, and no other message is affected.
+    /// The queue can never perform this settlement for this message, for example because the dead-letter queue does not
+    /// accept the message. The lease is still valid, and no other message is affected.
     #[error("{0}")]
     Unfit(String),
 }

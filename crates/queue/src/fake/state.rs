@@ -21,7 +21,7 @@ pub(super) struct State {
     pub(super) queues: BTreeMap<String, Vec<Entry>>,
     pub(super) ordered: BTreeMap<String, bool>,
     pub(super) subscriptions: BTreeMap<(String, String), Filter>,
-    /// Deduplication keys by scope and key, with the id and the send time of the first message.
+    /// Id and send time of the first message for each scope and deduplication key.
     pub(super) keys: HashMap<(String, String), (String, Instant)>,
     pub(super) next: u64,
     pub(super) calls: Calls,
@@ -32,7 +32,7 @@ pub(super) struct State {
     pub(super) failing_settles: VecDeque<LeaseError>,
     pub(super) failing_entries: HashMap<String, VecDeque<LeaseError>>,
     pub(super) settles_held: bool,
-    /// The times before which messages do not start, by id.
+    /// Values of [`Delivery::not_before`] that a test has set, by message id.
     pub(super) not_before: HashMap<String, Instant>,
 }
 
@@ -153,8 +153,8 @@ impl State {
         }
     }
 
-    /// Returns the index of the first message that may be received. The error is the time at which a message may become
-    /// visible.
+    /// Returns the index of the first message that may be received. If there is none, the error is the time at which
+    /// the next message may become visible.
     pub(super) fn next(&self, queue: &str, now: Instant) -> Result<usize, Option<Instant>> {
         let ordered = self.is_ordered(queue);
         let mut groups = HashSet::new();
@@ -211,8 +211,8 @@ impl State {
         self.put(&spec.channel.dead_letter_queue(), Arc::new(copy), now);
     }
 
-    /// Returns the index of the message that is leased under this receipt. Fails if a test requested a failure for the
-    /// message.
+    /// Returns the index of the message that is leased under this receipt. Fails if the lease has ended, or if a test
+    /// requested a failure for the message.
     fn leased(&mut self, queue: &str, receipt: &str, now: Instant) -> Result<usize, LeaseError> {
         let lost = || LeaseError::Lost("it has ended, or the message was settled".to_owned());
         let lease: u64 = receipt.parse().map_err(|_| lost())?;
