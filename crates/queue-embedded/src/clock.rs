@@ -1,4 +1,4 @@
-//! Clocks of the queue, and the session with which jobs access the file.
+//! The clocks of the queue, and the session that gives jobs access to the file.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,16 +12,17 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::rows::{millis, to_system_time};
 
-/// Clocks of a machine. The driver reads no other clocks, so a test can set, stop and step the time.
+/// The clocks of a machine. The driver reads the time only from these clocks, so a test can control the time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the time since a moment that is the same for all processes of the machine. This clock never steps.
+    /// Returns the time of a clock that is never set. The time counts from a moment that is the same for all processes
+    /// on the machine.
     fn monotonic(&self) -> Duration;
 
-    /// Returns the wall-clock time, which may be set at any time.
+    /// Returns the wall-clock time. The clock may be set at any time.
     fn wall(&self) -> SystemTime;
 
-    /// Returns a name for the start of [`Clock::monotonic`]. Times of processes with the same name are comparable.
-    /// `None`: times are comparable within this process only.
+    /// Returns a name for the moment from which [`Clock::monotonic`] counts. The times of two processes are comparable
+    /// if their names are equal. `None`: times are comparable only within this process.
     fn origin(&self) -> Option<String>;
 }
 
@@ -40,7 +41,8 @@ impl Clock for SystemClock {
         SystemTime::now()
     }
 
-    /// Combines the boot id and the time namespace, because each time namespace has its own start.
+    /// Returns the boot id and the time namespace, because the monotonic clock of each time namespace counts from its
+    /// own moment.
     fn origin(&self) -> Option<String> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
@@ -48,28 +50,29 @@ impl Clock for SystemClock {
     }
 }
 
-/// Maximum drift of the wall clock in milliseconds. After a larger drift, the wall clock counts as set.
+/// Drift of the wall clock, in milliseconds, above which the wall clock is considered to have been set.
 const MAX_DRIFT: i64 = 100;
 
 /// Maximum valid time in a file, in milliseconds since 1970: the year 3000.
 const MAX_TIME: i64 = 32_503_680_000_000;
 
-/// Time of the file in milliseconds, used for leases and delays. The time starts at the wall-clock time and advances
-/// with the monotonic clock. Therefore, setting the wall clock neither ends a lease nor prolongs a delay.
+/// The time of a queue file in milliseconds, for leases and delays. The time starts at the wall-clock time and advances
+/// with the monotonic clock. A lease or delay is therefore not affected when the wall clock is set.
 ///
-/// The first process after a boot writes the start of the time into the file, and all other processes read the start
-/// from there. From one boot to the next, the time advances with the wall clock, but never goes backwards.
+/// The first process after a boot of the machine stores the start of the time in the file. All other processes read the
+/// start from the file. Between two boots, the time advances with the wall clock, but never goes backwards.
 #[derive(Debug, Clone)]
 pub(super) struct QueueTime {
     clock: Arc<dyn Clock>,
-    /// Time of the queue minus the monotonic clock, in milliseconds.
+    /// Difference between the time of the queue and the monotonic clock, in milliseconds.
     ahead: i64,
-    /// Wall clock minus the time of the queue, in milliseconds, as of the last conversion that found a drift.
+    /// Difference between the wall clock and the time of the queue, in milliseconds. Updated by a conversion that finds
+    /// a drift of more than [`MAX_DRIFT`].
     wall_ahead: Arc<AtomicI64>,
 }
 
 impl QueueTime {
-    /// Reads the time of a file. Starts the time if no process of this boot has done this.
+    /// Reads the time of a file. Starts the time if no process has started it since the boot of the machine.
     pub(super) fn of(db: &Connection, clock: Arc<dyn Clock>) -> rusqlite::Result<Self> {
         let origin = clock.origin();
         let ahead = match known(db, origin.as_deref())? {
@@ -83,8 +86,8 @@ impl QueueTime {
         }
     }
 
-    /// Returns the time of the queue in milliseconds since 1970. Differs from the wall clock after the wall clock was
-    /// set.
+    /// Returns the time of the queue in milliseconds since 1970. The time differs from the wall clock if the wall clock
+    /// has been set.
     pub(super) fn now(&self) -> i64 {
         millis(self.clock.monotonic()).saturating_add(self.ahead)
     }
@@ -94,8 +97,8 @@ impl QueueTime {
         self.clock.monotonic()
     }
 
-    /// Converts a time of the queue to the current wall clock. For the same input, the result changes only when the
-    /// wall clock is set.
+    /// Converts a time of the queue to a wall-clock time. The result for the same input changes only if the wall clock
+    /// is set.
     pub(super) fn to_wall(&self, at: i64) -> SystemTime {
         let seen = wall_millis(&*self.clock).saturating_sub(self.now());
         let known = self.wall_ahead.load(Ordering::Relaxed);
@@ -105,15 +108,15 @@ impl QueueTime {
     }
 }
 
-/// Returns the error for a damaged file: the stored clock, or the newest message from which the time started, has an
-/// impossible time.
+/// Returns the error for a damaged file. Either the stored start of the queue's time or the enqueue time of the newest
+/// message is outside the valid range.
 fn impossible(now: i64) -> rusqlite::Error {
     let text = format!("its clock stands at {now} ms since 1970, which no clock has written");
     rusqlite::Error::FromSqlConversionFailure(0, Type::Integer, text.into())
 }
 
-/// Reads the stored start of the queue's time for this origin of the monotonic clock. `None`: nothing is stored. A file
-/// of an earlier version has no `clock` table.
+/// Reads the stored start of the queue's time for this origin of the monotonic clock. `None`: the file has no start for
+/// this origin, or has no `clock` table because an earlier version of hostler created it.
 fn known(db: &Connection, origin: Option<&str>) -> rusqlite::Result<Option<i64>> {
     let Some(origin) = origin else { return Ok(None) };
     if !db.table_exists(None, "clock")? {
@@ -122,7 +125,8 @@ fn known(db: &Connection, origin: Option<&str>) -> rusqlite::Result<Option<i64>>
     db.query_row("SELECT ahead FROM clock WHERE origin = ?1", [origin], |row| row.get(0)).optional()
 }
 
-/// Starts the queue's time at the wall clock, or at the newest message if that is later.
+/// Starts the queue's time at the wall-clock time. If the newest message has a later enqueue time, starts at that time
+/// instead.
 fn begin(db: &Connection, clock: &dyn Clock, origin: Option<&str>) -> rusqlite::Result<i64> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
     if let Some(ahead) = known(&tx, origin)? {
@@ -133,8 +137,9 @@ fn begin(db: &Connection, clock: &dyn Clock, origin: Option<&str>) -> rusqlite::
         [],
         |row| row.get(0),
     )?;
-    // Both clocks are rounded down. One millisecond less is never ahead of the wall clock, and still not before the
-    // newest message, which must be due.
+    // Both clocks are rounded down to milliseconds. Subtracting one millisecond ensures that the queue's time is not
+    // ahead of the wall clock. The time is still not before the enqueue time of the newest message, so that message is
+    // due.
     let now = newest.map_or(0, |newest| newest.saturating_add(1)).max(wall_millis(clock));
     let ahead = now.saturating_sub(millis(clock.monotonic())).saturating_sub(1);
     if let Some(origin) = origin {
@@ -152,7 +157,7 @@ fn wall_millis(clock: &dyn Clock) -> i64 {
     clock.wall().duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
-/// Work on the file. A job may run again after its transaction was rolled back.
+/// Work on the file. If the transaction is rolled back, the same job may run a second time.
 pub(super) trait Job: Send {
     fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()>;
 }
@@ -163,7 +168,7 @@ impl<F: FnMut(&Session<'_>) -> rusqlite::Result<()> + Send> Job for F {
     }
 }
 
-/// Connection to the file within a job, with the time of the queue.
+/// A connection to the file, with the time of the queue, for use by a job.
 pub(super) struct Session<'a> {
     pub(super) db: &'a Connection,
     pub(super) time: &'a QueueTime,

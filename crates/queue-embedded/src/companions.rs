@@ -1,7 +1,9 @@
-//! The companions of the queue's file, `-wal` and `-shm`: checks that they belong to the file at its path.
+//! Checks that the companions of the queue's file, `-wal` and `-shm`, belong to the file at the queue's path.
 //!
-//! SQLite finds them by their names alone. Where the queue's file was moved without them, they belong to the moved file. SQLite
-//! would delete them for a new file, or read them into another one, and the messages in them would be lost.
+//! SQLite finds the companions only by their names. If the queue's file was moved without its companions, the
+//! companions belong to the moved file. For a new file at the path, SQLite would delete the companions. For another
+//! existing file at the path, SQLite would read the companions into that file. In both cases, the messages in the
+//! companions would be lost.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,30 +17,30 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Flock, FlockType, fcntl_getlk};
 
-/// The longest time for which another process may be between the two steps that open or close a queue.
+/// Maximum time to wait for another process that is opening or closing the queue.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The pause between two looks at files that do not fit together.
+/// Interval between checks while another process may be opening or closing the queue.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The most symbolic links that lead to a file, as for the kernel.
+/// Maximum number of symbolic links to follow: the kernel's own limit.
 const MAX_LINKS: usize = 40;
 
 /// Device and inode, which distinguish two files at the same path.
 type Identity = (u64, u64);
 
-/// The queues that this process has open, with the number of their connections.
+/// The queue files that this process has open, each with the number of its connections.
 ///
-/// To close any descriptor of a file gives up all locks that this process holds on it, and with them SQLite's. So a file that is
-/// open here is not opened again to look at it.
+/// When a process closes any descriptor of a file, the kernel releases all of the process's locks on that file,
+/// including the locks of SQLite. A file in this map is therefore never opened again to check it.
 static OPEN: Mutex<BTreeMap<Identity, usize>> = Mutex::new(BTreeMap::new());
 
-/// A queue's file that this process has open, or is about to open.
+/// The claim of one connection to a queue file that this process has open, or is about to open.
 #[derive(Debug)]
 pub(super) struct Claim(Identity);
 
 impl Claim {
-    /// Reports `true` if this is the metadata of the claimed file.
+    /// Returns `true` if `file` is the metadata of the claimed file.
     pub(super) fn is_of(&self, file: &Metadata) -> bool {
         identity(file) == self.0
     }
@@ -56,12 +58,12 @@ impl Drop for Claim {
     }
 }
 
-/// A reason not to open the file.
+/// The reason why a queue file was not claimed.
 #[derive(Debug)]
 pub(super) enum ClaimError {
-    /// Its companions, as they are now, belong to another file.
+    /// The companions belong to another file.
     Foreign(Foreign),
-    /// The system refuses to open or create it.
+    /// The file cannot be opened or created.
     Io(io::Error),
 }
 
@@ -71,14 +73,18 @@ impl From<io::Error> for ClaimError {
     }
 }
 
-/// Creates the file at `path` if there is none, readable by this user only, and claims it for a connection. Blocks for up to
-/// [`PATIENCE`] while another process opens or closes it.
+/// Claims the file at `path` for a connection. Creates a missing file that only this user can read. Waits up to
+/// [`PATIENCE`] while another process opens or closes the file.
+///
+/// # Errors
+/// [`ClaimError`] if the companions belong to another file, or if the file cannot be opened or created.
 pub(super) fn claim(path: &Path) -> Result<Claim, ClaimError> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let is_open = |identity: &Identity| open.contains_key(identity);
     if !fs::metadata(path).is_ok_and(|file| is_open(&identity(&file))) {
         check(path).map_err(ClaimError::Foreign)?;
-        // SQLite would create the file readable by others. Its companions take over these permissions.
+        // If SQLite created the file, other users could read it. SQLite gives the companions the same permissions as
+        // the file.
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     }
     let identity = identity(&fs::metadata(path)?);
@@ -86,13 +92,15 @@ pub(super) fn claim(path: &Path) -> Result<Claim, ClaimError> {
     Ok(Claim(identity))
 }
 
-/// Checks that nothing at the companions' paths belongs to another file than the one at `path`, which may be missing.
+/// Checks that existing companions belong to the file at `path`. The file may be missing. Waits up to [`PATIENCE`]
+/// while another process opens or closes the file.
 pub(super) fn check(path: &Path) -> Result<(), Foreign> {
     let path = without_links(path);
     let begin = Instant::now();
     loop {
         let Some(foreign) = Seen::now(&path).foreign() else { return Ok(()) };
-        // Another process that opens the file locks it shortly before its companion, and closes it in the reverse order.
+        // A process that opens the queue locks the file shortly before the companion. A process that closes the queue
+        // unlocks both in the reverse order. Between the two steps, the companion does not seem to belong to the file.
         if !foreign.may_pass() || begin.elapsed() > PATIENCE {
             return Err(foreign);
         }
@@ -105,7 +113,8 @@ fn identity(file: &Metadata) -> Identity {
     (file.dev(), file.ino())
 }
 
-/// Follows links, as SQLite does before it names the companions. The last target may be missing.
+/// Follows symbolic links to the path from which SQLite derives the names of the companions. The last target may be
+/// missing.
 fn without_links(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -122,38 +131,40 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Reports `true` if another process holds a lock of SQLite on this file. Each connection holds one on the queue's file, and one
-/// on the `-shm` file, for as long as it is open.
+/// Returns `true` if another process holds a lock on this file. An open connection of SQLite always holds a lock on the
+/// queue's file and a lock on the `-shm` file.
 fn is_locked(path: &Path) -> bool {
-    // A pipe would block until somebody writes to it.
+    // Opening a pipe would block until another process opens the pipe for writing.
     let is_file = fs::metadata(path).is_ok_and(|file| file.is_file());
     let file = if is_file { File::open(path).ok() } else { None };
     file.and_then(|file| fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok().flatten()).is_some()
 }
 
-/// The three files at one moment.
+/// The state of the queue's file and of its companions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// The `-wal` file has content.
+    /// Set if the `-wal` file is not empty.
     wal_is_filled: bool,
-    /// Another process has the companions open.
+    /// Set if another process has the companions open.
     companions_are_used: bool,
-    /// The queue's file has content.
+    /// Set if the queue's file is not empty.
     file_is_filled: bool,
-    /// Another process has the queue's file open.
+    /// Set if another process has the queue's file open.
     file_is_used: bool,
 }
 
 impl Seen {
     fn now(path: &Path) -> Self {
         let is_filled = |path: &Path| fs::metadata(path).is_ok_and(|file| file.len() > 0);
-        // The companions come first: before SQLite creates them, it writes to the file.
+        // Reads the state of the companions first. SQLite writes to the file before it creates the companions, so
+        // existing companions of the same file imply that the file is not empty.
         let wal_is_filled = is_filled(&beside(path, "-wal"));
         let companions_are_used = is_locked(&beside(path, "-shm"));
         Self { wal_is_filled, companions_are_used, file_is_filled: is_filled(path), file_is_used: is_locked(path) }
     }
 
-    /// Returns the way in which the companions do not belong to the file.
+    /// Returns the reason why the companions do not belong to the file. `None`: the companions belong to the file, or
+    /// there are no companions.
     fn foreign(self) -> Option<Foreign> {
         let Self { wal_is_filled, companions_are_used, file_is_filled, file_is_used } = self;
         match (file_is_filled, file_is_used) {
@@ -167,28 +178,29 @@ impl Seen {
     }
 }
 
-/// A way in which the companions do not belong to the queue's file.
+/// The reason why the companions do not belong to the queue's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Foreign {
-    /// The file was emptied while another process has it open.
+    /// The file was emptied while another process has the file open.
     Emptied,
-    /// The file is missing or empty. Another process has the companions open, so it has the file open that was here.
+    /// The file is missing or empty. Another process has the companions open, and therefore also the file that was at
+    /// this path before.
     Moved,
-    /// The file is missing or empty. Nobody has its companions open, and they hold messages.
+    /// The file is missing or empty. The companions contain messages, and no other process has them open.
     LeftBehind,
-    /// Another process has the companions open, but not this file.
+    /// Another process has the companions open, but not the file.
     Replaced,
-    /// Another process has this file open, but not these companions.
+    /// Another process has the file open, but not the companions.
     Elsewhere,
 }
 
 impl Foreign {
-    /// Reports `true` if another process that is just opening or closing the file looks like this.
+    /// Returns `true` if this reason may also be found while another process is opening or closing the file.
     fn may_pass(self) -> bool {
         matches!(self, Self::Replaced | Self::Elsewhere)
     }
 
-    /// Describes the fault and its cure.
+    /// Returns the error text: the fault, and the fix for the operator.
     pub(super) fn text(self, path: &Path) -> String {
         let real = without_links(path);
         let (wal, shm) = (beside(&real, "-wal"), beside(&real, "-shm"));

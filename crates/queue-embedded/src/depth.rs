@@ -32,7 +32,7 @@ fn depth(db: &Connection, channel: &Channel, now: i64) -> rusqlite::Result<Depth
         .query_row([queue], |row| row.get(0))
         .optional()?;
     Ok(Depth {
-        // A message that waits behind others of its group counts as visible, as in SQS.
+        // As in SQS, a message that waits for earlier messages of its group counts as visible.
         visible: visible + blocked,
         delayed: u64::from(later - in_flight),
         in_flight: in_flight.into(),

@@ -1,4 +1,4 @@
-//! File of the queue: creates the file or checks that it is a hostler queue, and translates SQLite errors.
+//! The file of a queue: creates the file or checks that the file is a hostler queue, and converts SQLite errors.
 
 use std::cell::Cell;
 use std::fs::{self, Metadata};
@@ -21,22 +21,23 @@ const APPLICATION_ID: i32 = 0x4873_746c;
 /// Version of the file layout that this hostler reads and writes.
 const VERSION: i32 = 1;
 
-/// Tables that every queue file has. The `clock` table is not listed, because it is created when it is missing.
+/// Tables that every queue file has. Does not contain the table `clock`, because a missing `clock` table is created.
 const TABLES: [&str; 5] = ["queue", "subscription", "content", "entry", "dedupe"];
 
-/// Maximum wait for a lock of another process.
+/// Maximum time to wait for a lock of another process.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// Layout of the file.
 ///
-/// `entry` changes at every receive, so it is separate from `content`, whose bodies may be large.
+/// A row of `entry` changes at every receive. The bodies, which may be large, are therefore in a separate table
+/// `content`.
 ///
 /// In an ordered queue, every entry has a `group_name`. All entries of a group except one are blocked: their
-/// `visible_at` is null. When the unblocked entry is removed, the next entry becomes visible. Therefore, a receive is
-/// the same cheap look-up for all queues.
+/// `visible_at` is null. When the unblocked entry is removed, the next entry of the group becomes visible. A receive
+/// therefore needs only one index look-up, in ordered and other queues alike.
 ///
-/// Times are milliseconds of the queue's own time (`QueueTime`), which all processes share. An entry is leased while it
-/// has a `lease` and a `visible_at` in the future.
+/// Times are milliseconds of the queue's own time (`QueueTime`), which all processes share. An entry is leased if it
+/// has a `lease` and its `visible_at` is in the future.
 const SCHEMA: &str = "
     CREATE TABLE queue (
         id INTEGER PRIMARY KEY,
@@ -85,14 +86,15 @@ pub(super) struct Opened {
     pub(super) db: Connection,
     pub(super) path: PathBuf,
     pub(super) time: QueueTime,
-    /// The file at the path when it was opened; `None`: there was no file, and the queue is in memory.
+    /// The claim on the file. `None`: there was no file at the path, so an empty queue is in memory.
     claim: Option<Claim>,
 }
 
 impl Opened {
-    /// Checks that the opened file is still the file at its path. Writes to a removed or replaced file would be lost.
+    /// Checks that the opened file is still the file at the queue's path. Writes to a file that was removed or replaced
+    /// would be lost.
     pub(super) fn still_there(&self) -> Result<(), QueueError> {
-        // Since its opening, the file has at least a header.
+        // An open queue's file contains at least a header, so an empty file was emptied by another process.
         match self.found() {
             _ if self.claim.is_none() => return Ok(()),
             Some(file) if file.len() == 0 => return Err(refusal(&self.path, Foreign::Emptied)),
@@ -106,23 +108,24 @@ impl Opened {
         )))
     }
 
-    /// Returns the metadata of the opened file if it is still at its path.
+    /// Returns the metadata of the opened file. `None`: the file is no longer at the queue's path.
     fn found(&self) -> Option<Metadata> {
         let found = fs::metadata(&self.path).ok();
         found.filter(|file| self.claim.as_ref().is_some_and(|claim| claim.is_of(file)))
     }
 
-    /// Translates an SQLite error on this file.
+    /// Converts an SQLite error on this file.
     pub(super) fn fault(&self, error: &rusqlite::Error) -> QueueError {
         fault(&self.path, error)
     }
 }
 
 impl Drop for Opened {
-    /// Completes a file that was moved without its companions. SQLite itself leaves all as it is then.
+    /// Writes the messages in the `-wal` file to the queue's file if that file was moved or removed without its
+    /// companions. SQLite does not do so when it closes a file that is no longer at its path.
     fn drop(&mut self) {
         if self.found().is_none() && self.claim.is_some() {
-            // If it fails, the messages stay in the `-wal` file, which is not removed.
+            // If this fails, the messages stay in the `-wal` file, which is not removed.
             let _ = self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
     }
@@ -141,7 +144,7 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result
     Ok(opened)
 }
 
-/// Opens the queue read-only. A missing file is not created, and the queue appears empty.
+/// Opens the queue read-only. Does not create a missing file, but opens an empty queue in memory instead.
 pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
     let opened = match path.try_exists() {
         Ok(false) => {
@@ -154,7 +157,7 @@ pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened,
     Ok(opened)
 }
 
-/// Opens an empty queue in memory. `path` is used in error messages only.
+/// Opens an empty queue in memory. `path` appears only in error messages.
 fn empty(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, OpenError> {
     let db = Connection::open_in_memory()?;
     create(&db, path)?;
@@ -250,7 +253,7 @@ fn missing_table(db: &Connection) -> rusqlite::Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// Creates the tables. If two processes create the file at the same time, the second finds the tables of the first.
+/// Creates the tables. If another process has created the tables in the meantime, changes nothing.
 fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
     if is_fresh(&tx, path)? {
@@ -261,8 +264,8 @@ fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
     Ok(tx.commit()?)
 }
 
-/// Enables the write-ahead log. Returns `false` if the filesystem does not support it. SQLite does not call the busy
-/// handler here, so this function itself waits for a lock of another process.
+/// Enables SQLite's write-ahead log. Returns `false` if the filesystem does not support the log. SQLite does not call
+/// the busy handler for this operation. This function itself therefore waits while another process holds a lock.
 #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     let started = Instant::now();
@@ -275,8 +278,8 @@ fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     }
 }
 
-/// Waits 1 ms before the next attempt to get the lock. SQLite's own busy timeout would sleep up to 100 ms, which would
-/// delay a receive.
+/// Waits 1 ms before SQLite's next attempt to acquire a lock. Returns `false` after [`BUSY`], so that SQLite gives up.
+/// SQLite's own busy handler may sleep for 100 ms between attempts, which would delay a receive.
 #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn wait_for_lock(tries: i32) -> bool {
     thread_local!(static ASKED_FIRST: Cell<Option<Instant>> = const { Cell::new(None) });
@@ -292,13 +295,13 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Translates an SQLite error for the caller.
+/// Converts an SQLite error for the caller.
 fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
     let path = file.display();
     let refused = |text| QueueError::Refused(text);
     match error.sqlite_error_code() {
-        // While a process creates a queue, the file is empty and locked for milliseconds. The busy handler waits longer
-        // than that. Therefore, an empty file that is still locked was emptied later.
+        // While a process creates a queue, the file is empty and locked, but only for milliseconds. The busy handler
+        // waits longer. If the file is empty and still locked after the wait, the file was emptied after its creation.
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
             if fs::metadata(file).is_ok_and(|file| file.len() == 0) =>
         {

@@ -1,4 +1,4 @@
-//! Operations of a consumer on messages: takes messages under a lease, extends leases, and settles messages.
+//! The operations of a consumer on messages: takes messages under a lease, extends leases, and settles messages.
 
 mod set_aside;
 
@@ -28,8 +28,8 @@ pub(super) struct Source {
     pub(super) ordered: bool,
     /// Name of the dead-letter queue, which may not exist.
     pub(super) dead_letter_name: String,
-    /// Id of the dead-letter queue, and the number of receives after which a message moves there. `None`: no
-    /// dead-letter queue.
+    /// Id of the dead-letter queue, and the number of receives after which a message moves to the dead-letter queue.
+    /// `None`: there is no dead-letter queue.
     pub(super) dead_letter: Option<(i64, u32)>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempts {
     Counted(u32),
-    /// A number that hostler did not write.
+    /// A number that is outside the valid range, so hostler did not write it.
     Damaged(i64),
 }
 
@@ -89,8 +89,8 @@ impl Attempts {
     }
 }
 
-/// State of an entry's group column. The value stays in the file, and SQL compares its bytes even if they are not valid
-/// text.
+/// State of an entry's group column. The name of the group is not read from the file. SQL compares the bytes of names
+/// even if the bytes are not valid text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Group {
     None,
@@ -111,8 +111,8 @@ impl Group {
     }
 }
 
-/// Returns the time at which the next message of a queue becomes visible, in milliseconds of the queue's time. The time
-/// may be in the past. `None`: no message.
+/// Returns the time at which the next message of a queue becomes visible, in milliseconds of the queue's time. If a
+/// message is visible already, the time is in the past. `None`: the queue is empty.
 pub(super) fn next_visible(db: &Connection, queue: i64) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached("SELECT min(visible_at) FROM entry INDEXED BY entry_visible WHERE queue = ?1")?
         .query_row([queue], |row| row.get(0))
@@ -128,8 +128,8 @@ pub(super) struct Received {
     pub(super) set_aside: Vec<SetAside>,
 }
 
-/// Takes messages that are visible now. Moves messages that were received too often or cannot be read to the
-/// dead-letter queue.
+/// Takes messages that are visible now. A message that was received too often, or that cannot be read, moves to the
+/// dead-letter queue instead.
 pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusqlite::Result<Received> {
     let leased_at = Instant::now();
     let now = db.now();
@@ -141,7 +141,8 @@ pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusql
             return Ok(taken);
         }
         for mut entry in due {
-            // Another process may have made the queue unordered after this process opened it.
+            // A missing group is not a fault if another process has made the queue unordered since this process opened
+            // it.
             if source.ordered && entry.group == Group::None && is_ordered(db, source.queue)? {
                 entry.group = Group::Missing;
             }
@@ -176,7 +177,7 @@ fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<
     .collect()
 }
 
-/// The columns in which [`due`] reads the attempts and the group.
+/// Indices of the columns with the attempts and the group in the query of [`due`].
 const ATTEMPTS_COLUMN: usize = 2;
 const GROUP_COLUMN: usize = 3;
 
@@ -208,7 +209,7 @@ fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: 
     Ok(Delivery { message: Arc::new(message), receipt: entry.ticket.receipt(), attempt, leased_at, not_before: None })
 }
 
-/// Reads a message from the columns id, group_name, routing_key, attributes and body of `content`.
+/// Reads a message from a row with the columns id, group_name, routing_key, attributes and body of `content`.
 pub(super) fn message(row: &Row<'_>, enqueued_at: SystemTime) -> rusqlite::Result<Message> {
     let attributes = read_attributes(row.get_ref(3)?.as_str_or_null()?)?;
     Ok(Message {
@@ -223,7 +224,7 @@ pub(super) fn message(row: &Row<'_>, enqueued_at: SystemTime) -> rusqlite::Resul
     })
 }
 
-/// Extends the lease to end after `by` from now. Returns `false` if the lease is lost.
+/// Extends the lease. The extended lease ends at the time `by` from now. Returns `false` if the lease is lost.
 pub(super) fn extend(db: &Session<'_>, queue: i64, ticket: Ticket, by: Duration) -> rusqlite::Result<bool> {
     show_in(db, queue, ticket, by, Some(ticket.lease))
 }
@@ -233,7 +234,7 @@ pub(super) fn release(db: &Session<'_>, queue: i64, ticket: Ticket, delay: Durat
     show_in(db, queue, ticket, delay, None)
 }
 
-/// Takes back the attempt of an entry that was just released.
+/// Decreases the number of attempts of an entry that was just released.
 fn uncount(db: &Connection, queue: i64, ticket: Ticket) -> rusqlite::Result<()> {
     db.prepare_cached(
         "UPDATE entry SET attempts = max(attempts - 1, 0) WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3",
@@ -273,8 +274,8 @@ pub(super) fn settle(db: &Session<'_>, source: &Source, ticket: Ticket, ending: 
     Ok(true)
 }
 
-/// Removes a leased entry without a group in one statement. No entry can be blocked behind it. Returns `false` if the
-/// entry has a group, or the lease is lost.
+/// Removes a leased entry without a group in one statement. This is sufficient because no other entry waits for an
+/// entry without a group. Returns `false` if the entry has a group, or the lease is lost.
 fn remove_leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Result<bool> {
     let removed = db
         .prepare_cached(
@@ -291,7 +292,8 @@ fn forget(db: &Connection, ticket: Ticket) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Makes a leased entry visible after `delay`, and sets its lease. Returns `false` if the lease is lost.
+/// Makes a leased entry visible after `delay`, and replaces its lease with `lease`. Returns `false` if the lease is
+/// lost.
 fn show_in(
     db: &Session<'_>,
     queue: i64,
@@ -336,7 +338,8 @@ fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Res
         .execute(params![queue, enqueued_at, seq, now])?;
     }
     if let Group::Damaged | Group::Missing = entry.group {
-        // The entries blocked behind this entry still have the original group, which the content may still contain.
+        // The entries that wait for this entry still have the original name of the group. The content of this entry may
+        // contain that name.
         db.prepare_cached(
             "UPDATE entry SET visible_at = max(due_at, ?3) WHERE visible_at IS NULL AND (queue, enqueued_at, seq) = (
                  SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
@@ -364,7 +367,7 @@ impl Entry {
     }
 }
 
-/// Moves an entry to the dead-letter queue. The content stays in place, so no body is copied.
+/// Moves an entry to the dead-letter queue. Only the row in `entry` is replaced, so no body is copied.
 pub(super) fn bury(
     db: &Connection,
     source: &Source,
@@ -435,7 +438,7 @@ mod tests {
             );
             assert_eq!(changed.unwrap(), 1);
         };
-        // The head of one group without followers, and the head of another group with a follower.
+        // Moves a1 alone into one damaged group. Moves b1 and b2 into another damaged group, in which b2 waits for b1.
         damage("a1", "CAST(x'ff61' AS TEXT)");
         damage("b1", "CAST(x'ff62' AS TEXT)");
         damage("b2", "CAST(x'ff62' AS TEXT)");

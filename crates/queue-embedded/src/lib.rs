@@ -42,7 +42,8 @@ pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// Options of an embedded queue file.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Time for which a dedupe key is remembered; 5 minutes by default. Tests may set a shorter time.
+    /// Period in which a second message with the same deduplication key is a duplicate. The default is 5 minutes. Tests
+    /// may set a shorter period.
     pub dedupe_window: Duration,
     /// Clocks that the driver reads.
     pub clock: Arc<dyn Clock>,
@@ -56,8 +57,8 @@ pub enum Worker {
     /// A separate thread, so that file access never blocks a caller.
     #[default]
     Thread,
-    /// A task on the caller's runtime that waits by tokio's clock, for tests in virtual time. If another process has
-    /// locked the file, operations fail at once instead of waiting.
+    /// A task on the caller's runtime. The task waits by tokio's clock, so tests can run in virtual time. If another
+    /// process has locked the file, operations fail at once instead of waiting.
     Task {
         /// Interval at which a waiting receive checks for messages of other processes.
         poll: Duration,
@@ -96,7 +97,7 @@ impl EmbeddedBroker {
         Self::over(file::open(path, Arc::clone(&options.clock), options.worker)?, options)
     }
 
-    /// Opens the file read-only. A missing file is not created and counts as an empty queue.
+    /// Opens the file read-only. Does not create a missing file, but opens an empty queue instead.
     ///
     /// # Errors
     /// Same as [`EmbeddedBroker::open`].
@@ -157,7 +158,7 @@ impl Broker for EmbeddedBroker {
 impl Admin for EmbeddedBroker {
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
         let names = self.writer.call(Need::Read, |db| topology::channels(db)).await?;
-        // A dead-letter queue whose name is too long for a channel is left out.
+        // Leaves out queues whose names are not valid channel names.
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 

@@ -10,7 +10,7 @@ use super::lease::message;
 use hostler_queue::REASON_ATTRIBUTE;
 use hostler_types::message::{AttributeValue, Attributes, Message};
 
-/// Maximum number of messages per page, to limit the memory for large messages.
+/// Maximum number of messages per page. Limits the memory that large messages need.
 const PAGE: i64 = 16;
 
 /// Position of a message in its queue: send time and sequence number.
@@ -35,7 +35,8 @@ pub(super) fn page(db: &Session<'_>, queue: i64, after: Place) -> rusqlite::Resu
     .collect()
 }
 
-/// Returns a message with the readable parts of a row that cannot be read in full. The reason is an attribute.
+/// Returns a message with the readable parts of a row that cannot be read completely. An attribute of the message
+/// contains the reason.
 fn stand_in(row: &Row<'_>, enqueued_at: SystemTime, error: &rusqlite::Error) -> rusqlite::Result<Message> {
     let text = |column| -> rusqlite::Result<Option<String>> {
         let bytes = row.get_ref(column)?.as_bytes_or_null().unwrap_or_default();

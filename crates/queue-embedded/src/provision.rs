@@ -30,7 +30,7 @@ pub(super) fn plan(db: &Connection, wanted: &[ChannelSpec]) -> rusqlite::Result<
     let mut changes = Vec::new();
     for spec in wanted {
         for change in differences(db, spec)?.into_iter().map(Difference::change) {
-            // A dead-letter queue that has its own consumer occurs twice.
+            // A dead-letter queue that has its own consumer occurs in the changes of two channels.
             if !changes.contains(&change) {
                 changes.push(change);
             }
@@ -49,8 +49,8 @@ pub(super) fn apply(db: &Connection, wanted: &[ChannelSpec]) -> rusqlite::Result
     Ok(changes)
 }
 
-/// Returns a finding for each existing resource that differs. A missing resource is not a fault, because `run` creates
-/// it.
+/// Returns a finding for each existing resource that differs from its wanted state. A missing resource is not a fault,
+/// because `run` creates missing resources.
 pub(super) fn inspect(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Vec<Finding>> {
     Ok(differences(db, spec)?.into_iter().filter_map(Difference::finding).collect())
 }

@@ -37,8 +37,9 @@ impl EmbeddedQueue {
         Self { writer, source: Arc::new(source) }
     }
 
-    /// Applies `act` to each lease, in one transaction. `act` returns `true` if the lease is valid. Invalid leases keep
-    /// their error. If the file fails, all leases get an error that permits a retry.
+    /// Calls `act` for each lease, in one transaction. `act` returns `false` if the lease is lost. Does not call `act`
+    /// for an element of `leases` that is an error, but returns the error. If the transaction fails, every result is an
+    /// error that permits a retry.
     async fn each<T: Send + 'static>(
         &self,
         leases: Vec<Result<T, LeaseError>>,
@@ -56,7 +57,8 @@ impl EmbeddedQueue {
     }
 }
 
-/// Pending answer to a receive. If the answer is dropped unread, its messages go back to the queue.
+/// The pending answer to a receive. If the answer is dropped before it is read, the messages in the answer become
+/// visible again.
 struct Answer<'a> {
     queue: &'a EmbeddedQueue,
     messages: oneshot::Receiver<Result<Vec<Delivery>, QueueError>>,
@@ -129,7 +131,8 @@ fn ticket(receipt: &str) -> Result<Ticket, LeaseError> {
     Ticket::parse(receipt).ok_or_else(lost)
 }
 
-/// Translates a settlement. Fails if the receipt is not from this driver, or the queue has no dead-letter queue.
+/// Converts a settlement. Fails if the receipt is not from this driver. A dead-letter settlement also fails if the
+/// queue has no dead-letter queue.
 fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Ending), LeaseError> {
     let ending = match settlement {
         Settlement::Ack(_) => Ending::Ack,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use hostler_types::channel::Filter;
 use hostler_types::message::{AttributeValue, Attributes, Plain};
 
-/// Returns the whole milliseconds of a duration, limited to the maximum of the column.
+/// Returns a duration in whole milliseconds, limited to the maximum value of a column.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -27,8 +27,7 @@ enum Value {
     Binary { base64: String },
 }
 
-/// Writes attributes as JSON, which is readable with the `sqlite3` tool. `None`: the message has no attributes, as is
-/// common.
+/// Returns the attributes as JSON, which is readable with the `sqlite3` tool. `None`: the message has no attributes.
 pub(super) fn write_attributes(attributes: &Attributes) -> rusqlite::Result<Option<String>> {
     if attributes.is_empty() {
         return Ok(None);
@@ -37,7 +36,8 @@ pub(super) fn write_attributes(attributes: &Attributes) -> rusqlite::Result<Opti
     to_json(&values).map(Some)
 }
 
-/// Converts an attribute to its stored form. Drops custom data types, which exist only in SQS.
+/// Converts an attribute to its stored form. Drops a data type that the producer chose, because only SQS has data
+/// types.
 fn stored(value: &AttributeValue) -> Value {
     match value.plain() {
         Plain::Text(text) => Value::Text(text.to_owned()),

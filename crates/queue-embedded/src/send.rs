@@ -12,7 +12,7 @@ use hostler_queue::{DEFAULT_GROUP, Sent};
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
 
-/// Sends messages to a channel. If an error occurs, no message of the batch is sent.
+/// Sends messages to a channel. If an error is returned, no message of the batch is sent.
 pub(super) fn send(
     db: &Session<'_>,
     channel: &Channel,
@@ -62,8 +62,8 @@ fn insert(db: &Connection, target: Target, message: &Outgoing, id: &str, now: i6
     place(db, target, db.last_insert_rowid(), group, now, due_at)
 }
 
-/// Adds existing content to a queue. The entry becomes visible when due, or is blocked while its group has other
-/// entries.
+/// Adds an entry for existing content to a queue. The entry becomes visible at `due_at`. If the group of the entry has
+/// other entries, the new entry is blocked until these entries have been removed.
 pub(super) fn place(
     db: &Connection,
     target: Target,

@@ -1,9 +1,9 @@
-//! Stranded messages of an ordered queue: blocked messages that nothing would ever make visible.
+//! Finds stranded messages of an ordered queue: blocked messages that would never become visible.
 //!
-//! All entries of a group except one are blocked. When the unblocked entry is removed, the next entry is found by the
-//! name of the group. If a damaged row has lost the name, no entry is found. Therefore, waiting receives search for
-//! such rows regularly, one page at a time, and make the rows visible. A row that cannot be read is then set aside like
-//! any other damaged row.
+//! All entries of a group except one are blocked. When the unblocked entry is removed, the driver finds the next entry
+//! by the name of the group. If a damaged row has lost the name, the driver does not find the next entry. While
+//! receives wait, the worker therefore searches for stranded messages regularly, one page at a time, and makes them
+//! visible. A message that cannot be read is then set aside like any other damaged message.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use rusqlite::{Connection, params};
 use super::clock::Job;
 use super::clock::Session;
 
-/// Maximum number of blocked messages in one search, which takes a few milliseconds.
+/// Maximum number of blocked messages that one search examines. A search takes a few milliseconds.
 const PAGE: i64 = 500;
 
 /// Key of an entry within its queue.
@@ -25,8 +25,8 @@ pub(super) struct Stranded {
 }
 
 impl Stranded {
-    /// Searches the next page of the blocked messages of a queue. Returns the messages without a group, and one message
-    /// of each group without a visible, leased or delayed entry.
+    /// Searches the next page of a queue's blocked messages. Returns the messages without a group. Also returns one
+    /// message of each group in which every entry is blocked.
     pub(super) fn look(&mut self, db: &Connection, queue: i64) -> rusqlite::Result<Vec<Place>> {
         let after = self.after.remove(&queue).unwrap_or((i64::MIN, i64::MIN));
         let mut page = db.prepare_cached(
@@ -56,8 +56,8 @@ impl Stranded {
     }
 }
 
-/// Returns `true` if an entry of the same group is visible, leased or delayed. The other entries of the group wait for
-/// it.
+/// Returns `true` if the group of an entry has an entry that is visible, leased or delayed. The other entries of the
+/// group wait for this entry.
 fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite::Result<bool> {
     db.prepare_cached(
         "SELECT 1 FROM entry INDEXED BY entry_group WHERE queue = ?1 AND visible_at IS NOT NULL AND group_name = (
@@ -67,7 +67,7 @@ fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite:
     .exists([queue, enqueued_at, seq])
 }
 
-/// Job that makes the found messages visible, unless they are no longer stranded.
+/// A job that makes found messages visible. Skips a message that is no longer stranded.
 pub(super) struct Free {
     queue: i64,
     found: Vec<Place>,
@@ -79,8 +79,8 @@ impl Free {
         Self { queue, found, freed: 0 }
     }
 
-    /// Logs the number of messages that were made visible, after the transaction was committed. Returns `true` if there
-    /// were any.
+    /// Logs the number of messages that were made visible. Returns `true` if the number is not zero. Must be called
+    /// after the transaction was committed.
     pub(super) fn tell(&self, channel: &str) -> bool {
         let count = self.freed;
         if count > 0 {
@@ -91,7 +91,8 @@ impl Free {
 }
 
 impl Job for Free {
-    /// Makes each entry without a group visible, and of each group the first entry.
+    /// Makes every found entry without a group visible. For every other found entry, makes the first entry of the group
+    /// visible.
     fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
         let now = db.now();
         self.freed = 0;
@@ -134,8 +135,8 @@ mod tests {
     use super::super::EmbeddedBroker;
     use super::*;
 
-    /// Sends these bodies to an ordered queue in one group. In each row listed in `damage`, sets the group to the given
-    /// SQL value. Returns the broker, and the queue as opened by its consumer.
+    /// Sends these bodies to an ordered queue in one group. Sets the group to the given SQL value in each row that
+    /// `damage` lists. Returns the broker, and the queue as a consumer opens it.
     async fn damaged(
         folder: &std::path::Path,
         bodies: &[&str],
@@ -213,7 +214,8 @@ mod tests {
         assert_eq!(dead_lettered, 1);
     }
 
-    /// Opens a queue as `requeue` does. All messages of a group are reached, even behind damage in the middle.
+    /// Checks that damage in the middle of a group does not hide later messages of the group. Opens the queue as
+    /// `requeue` does.
     #[tokio::test]
     async fn a_stored_queue_is_read_to_its_end_past_damage_in_the_middle_of_a_group() {
         let folder = tempfile::tempdir().unwrap();

@@ -88,8 +88,8 @@ pub(super) fn find_or_create(db: &Connection, name: &str, ordered: bool) -> rusq
     Ok(Target { id: db.last_insert_rowid(), ordered })
 }
 
-/// Makes a queue ordered or unordered, together with its messages. Needed because a sender may create a queue before
-/// the consumer sets the order.
+/// Makes a queue and its messages ordered or unordered. Needed because a sender may create the queue before its
+/// consumer has set the order.
 fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
     db.execute("UPDATE queue SET ordered = ?2 WHERE id = ?1", params![queue, ordered])?;
     if ordered {
@@ -115,8 +115,8 @@ fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Returns the destination of messages to `channel`. Creates a missing queue, so that messages sent before the first
-/// start of the consumer are not lost.
+/// Returns the destination of messages to `channel`. Creates a missing queue. Otherwise, a message that is sent before
+/// the first start of the consumer would be lost.
 pub(super) fn route(db: &Connection, channel: &Channel) -> rusqlite::Result<Route> {
     let Some(exchange) = channel.exchange() else {
         if let Some(target) = find(db, channel.queue())? {
@@ -150,7 +150,8 @@ pub(super) fn is_ordered(db: &Connection, queue: i64) -> rusqlite::Result<bool> 
     db.prepare_cached("SELECT ordered FROM queue WHERE id = ?1")?.query_row([queue], |row| row.get(0))
 }
 
-/// Returns the names of all channels. A queue with several exchanges is listed under the first exchange only.
+/// Returns the names of all channels. A queue that is subscribed to several exchanges occurs only with the first
+/// exchange.
 pub(super) fn channels(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare(
         "SELECT coalesce(min(subscription.exchange) || '.', '') || queue.name
@@ -160,7 +161,8 @@ pub(super) fn channels(db: &Connection) -> rusqlite::Result<Vec<String>> {
     .collect()
 }
 
-/// Returns the names of all queues, without an exchange and under each of their exchanges.
+/// Returns the names of all queues without an exchange. For each subscription, also returns the name of the queue with
+/// the exchange.
 pub(super) fn destinations(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare(
         "SELECT name FROM queue

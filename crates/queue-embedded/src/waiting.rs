@@ -1,4 +1,4 @@
-//! A receive within the worker: waits, takes messages, and is answered.
+//! A receive within the worker, from the wait to the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,13 @@ use hostler_queue::{Delivery, QueueError, Receive};
 pub(super) struct Waiting {
     source: Arc<Source>,
     request: Receive,
-    /// Time at which the receive ends without messages, by the monotonic clock.
+    /// Deadline by the monotonic clock. If no message is visible by then, the receive ends without messages.
     deadline: Duration,
     stop: CancellationToken,
     reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
-    /// Time at which the next message becomes visible, in milliseconds of the queue's time. The queue is checked then,
-    /// even without a write. `None`: no message will become visible without a write.
+    /// Time at which the next message becomes visible, in milliseconds of the queue's time. The worker checks the queue
+    /// at this time, even if the file has not been written. `None`: no message will become visible unless the file is
+    /// written.
     due: Option<i64>,
 }
 
@@ -45,7 +46,8 @@ impl Waiting {
         }
     }
 
-    /// Returns `true` if a message is visible. `changed`: the file was written since the last check.
+    /// Checks whether a message is visible, and returns `true` if so. `changed` is set if the file was written since
+    /// the last check.
     pub(super) fn look(&mut self, db: &Session<'_>, changed: bool) -> rusqlite::Result<bool> {
         let now = db.now();
         if self.reply.is_closed() || !(changed || self.due.is_some_and(|due| due <= now)) {
@@ -60,14 +62,14 @@ impl Waiting {
         self.source.ordered.then_some((self.source.queue, &*self.source.name))
     }
 
-    /// Returns `true` if the receive must end: the caller has left, the receive was stopped, or its deadline has
+    /// Returns `true` if the receive must end: the caller has dropped or stopped the receive, or the deadline has
     /// passed.
     pub(super) fn is_over(&self, time: &QueueTime) -> bool {
         self.reply.is_closed() || self.stop.is_cancelled() || time.monotonic() >= self.deadline
     }
 
     pub(super) fn answer(self, answer: Result<Vec<Delivery>, QueueError>) {
-        // This answer contains no messages, so nothing is lost if the caller has left.
+        // This answer contains no messages, so nothing is lost if the caller has dropped the receive.
         let _ = self.reply.send(answer);
     }
 }
@@ -88,8 +90,9 @@ impl Take {
         self.taken.buried > 0 || !self.taken.set_aside.is_empty()
     }
 
-    /// Answers the receive. Returns `Ok` with the receive if another process took the messages first and the receive
-    /// may continue to wait. Returns `Err` with a job that gives the messages back if the caller has left.
+    /// Answers the receive. If no message was left to take and the receive may wait longer, does not answer and returns
+    /// the receive as `Ok(Some(_))`. If the caller has dropped the receive, returns a job as `Err` that makes the
+    /// messages visible again.
     pub(super) fn end(
         self,
         outcome: Result<(), QueueError>,

@@ -1,4 +1,4 @@
-//! Worker that owns the file. Runs all pending commands in one transaction, and answers waiting receives.
+//! The worker that owns the file. Runs all pending writes in one transaction, and answers waiting receives.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -16,13 +16,16 @@ use super::stranded::{Free, Stranded};
 use super::waiting::{Take, Waiting, give_back};
 use hostler_queue::{Delivery, QueueError};
 
-/// Minimum time between two flushes to the disk while there is other work, as a multiple of the last flush's duration.
+/// Minimum interval between two flushes to the disk while the worker has other work, as a multiple of the last flush's
+/// duration.
 const BETWEEN_FLUSHES: u32 = 5;
 
-/// Idle time after which a flush no longer waits for other work.
+/// Maximum time that the worker waits for another request before a flush. If no request arrives, the worker flushes at
+/// once.
 const IDLE: Duration = Duration::from_micros(200);
 
-/// Interval at which a waiting receive checks for messages of other processes, if the worker is a thread.
+/// Interval at which a worker thread checks whether another process has written messages. Applies only while receives
+/// wait.
 const POLL: Duration = Duration::from_millis(15);
 
 /// Interval at which the worker checks that the file is still at its path, and searches for stranded messages. Applies
@@ -36,7 +39,7 @@ pub(super) enum Need {
     Read,
     /// The command writes. A power failure may undo the write.
     Write,
-    /// The command writes, and is answered only after the data is on the disk.
+    /// The command writes. The command is answered only after its data is on the disk.
     Durable,
 }
 
@@ -132,12 +135,13 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Queues a receive. The receive is answered when a message is visible, or when the receive ends without messages.
+    /// Passes a receive to the worker. The worker answers when a message is visible, or when the receive ends without
+    /// messages.
     pub(super) fn receive(&self, waiting: Waiting) {
         self.order(Request::Receive(waiting));
     }
 
-    /// Wakes the worker, so that it checks the waiting receives now.
+    /// Wakes the worker to check the waiting receives now.
     pub(super) fn look(&self) {
         self.order(Request::Look);
     }
@@ -151,8 +155,7 @@ impl Writer {
     }
 
     fn order(&self, order: Request) {
-        // If the worker has ended, the request and its reply channel are dropped, which the caller receives as an
-        // error.
+        // If the worker has ended, the request is dropped with its reply channel. The caller then receives an error.
         match &self.orders {
             Orders::Thread(orders) => drop(orders.send(order)),
             Orders::Task(orders) => drop(orders.send(order)),
@@ -160,7 +163,7 @@ impl Writer {
     }
 }
 
-/// Returns the error of a worker that has ended. Only a bug can cause this.
+/// Returns the error for a request to a worker that has ended. A worker ends early only because of a bug.
 pub(super) fn ended() -> QueueError {
     QueueError::Unavailable("the embedded queue's thread has ended".to_owned())
 }
@@ -169,7 +172,7 @@ pub(super) fn ended() -> QueueError {
 struct Core {
     file: Opened,
     waiting: Vec<Waiting>,
-    /// Current setting of `PRAGMA synchronous`. `true`: FULL. `false`: NORMAL. `None`: unknown.
+    /// Current setting of `PRAGMA synchronous`: `true` for FULL, `false` for NORMAL. `None`: the setting is unknown.
     durable: Option<bool>,
     /// Last value of `PRAGMA data_version`. The value changes when another connection commits.
     seen: i64,
@@ -181,8 +184,8 @@ struct Core {
     poll: Duration,
 }
 
-/// Durable commands that wait for the next flush. Because they wait, a sender of single messages cannot make all other
-/// commands wait for the disk.
+/// Durable commands that wait for the next flush. Without the wait, a sender of single messages would cause a flush for
+/// each message, and all other commands would wait for the disk.
 #[derive(Default)]
 struct Flushes {
     held: VecDeque<Box<dyn Command>>,
@@ -191,13 +194,15 @@ struct Flushes {
 }
 
 impl Flushes {
-    /// Returns the time for which to wait for other work before the flush. `None`: no command is held.
+    /// Returns the maximum time to wait for another request before the next flush. `None`: no command is waiting for a
+    /// flush.
     fn patience(&self, now: Duration) -> Option<Duration> {
         let until = self.not_before.map_or(Duration::ZERO, |at| at.saturating_sub(now));
         (!self.held.is_empty()).then(|| until.min(IDLE))
     }
 
-    /// Returns `true` if the held commands must be flushed now. `idle`: there is no other work.
+    /// Returns `true` if commands wait for a flush and must be flushed now. `idle` is set if the worker has no other
+    /// work.
     fn are_due(&self, idle: bool, now: Duration) -> bool {
         !self.held.is_empty() && (idle || self.not_before.is_none_or(|at| at <= now))
     }
@@ -218,15 +223,15 @@ impl Thread {
         }
     }
 
-    /// Waits for requests as long as the receives and flushes allow. Returns the pending requests. `None`: all senders
-    /// are dropped, and no command is held.
+    /// Waits for requests, but not longer than the receives and flushes allow. Returns the pending requests. `None`:
+    /// all senders are dropped, and no command waits for a flush.
     fn next_orders(&self) -> Option<Vec<Request>> {
         let first = match self.core.patience() {
             None => Some(self.inbox.recv().ok()?),
             Some(patience) => match self.inbox.recv_timeout(patience) {
                 Ok(order) => Some(order),
                 Err(RecvTimeoutError::Timeout) => None,
-                // The callers have left, but the held commands must still be carried out.
+                // All senders are dropped, but the commands that wait for a flush must still be carried out.
                 Err(RecvTimeoutError::Disconnected) if !self.core.flushes.held.is_empty() => None,
                 Err(RecvTimeoutError::Disconnected) => return None,
             },
@@ -259,8 +264,7 @@ impl Core {
         receives.into_iter().chain(self.flushes.patience(self.file.time.monotonic())).min()
     }
 
-    /// Carries out the requests, and answers the receives that can be answered. Called with no requests after a
-    /// timeout.
+    /// Carries out the requests, and answers the receives that can be answered. `orders` is empty after a timeout.
     fn turn(&mut self, orders: Vec<Request>) {
         let mut changed = false;
         let mut writes = VecDeque::new();
@@ -311,7 +315,7 @@ impl Core {
             }
         }
         changed |= self.others_wrote();
-        // Messages that were moved to a dead-letter queue may answer a receive from that queue.
+        // If messages were moved to a dead-letter queue, a receive from that queue may be answered too.
         while self.serve(changed) {
             changed = true;
         }
@@ -329,8 +333,8 @@ impl Core {
         Ok(self.free_stranded())
     }
 
-    /// Makes stranded messages visible in the ordered queues from which receives wait. Returns `true` if there were
-    /// any. Ignores errors, because the receives get the same errors.
+    /// Makes stranded messages visible in every ordered queue with a waiting receive. Returns `true` if a message was
+    /// made visible. Ignores errors, because the receives return the same errors.
     fn free_stranded(&mut self) -> bool {
         let queues = self.waiting.iter().filter_map(Waiting::ordered_queue);
         let queues: BTreeMap<i64, String> = queues.map(|(queue, channel)| (queue, channel.to_owned())).collect();
@@ -358,7 +362,8 @@ impl Core {
             .db
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut pragma| pragma.query_row([], |row| row.get(0)))
-            // After an error, assume a change. Each check of a receive then reads the file, and reports the error.
+            // If the query fails, assumes that the file has changed. The receives then read the file and report the
+            // error.
             .unwrap_or(self.seen.wrapping_add(1));
         std::mem::replace(&mut self.seen, version) != version
     }
@@ -390,8 +395,8 @@ impl Core {
         buried
     }
 
-    /// Runs the jobs in one transaction. If a job fails, runs each job in its own transaction, so that a failed job
-    /// does not undo the others.
+    /// Runs the jobs in one transaction. If a job fails, runs each job again in a separate transaction. The failed job
+    /// then does not undo the other jobs.
     fn transact<J: Job>(&mut self, durable: bool, jobs: &mut [J]) -> Vec<Result<(), QueueError>> {
         match self.commit(durable, jobs) {
             Ok(()) => jobs.iter().map(|_| Ok(())).collect(),
@@ -462,8 +467,8 @@ mod tests {
         assert!(flushes.are_due(false, soon) && flushes.patience(soon) == Some(Duration::ZERO), "they had their time");
     }
 
-    /// SQLite's setting is tested because a test cannot cut the power. FULL (2) flushes each commit to the disk; NORMAL
-    /// (1) does not.
+    /// Tests the setting of SQLite, because a test cannot cut the power. FULL (2) flushes each commit to the disk.
+    /// NORMAL (1) does not.
     #[tokio::test]
     async fn only_durable_calls_flush() {
         let folder = tempfile::tempdir().unwrap();

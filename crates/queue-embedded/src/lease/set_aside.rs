@@ -1,4 +1,4 @@
-//! Sets aside rows that cannot be read: moves them to the dead-letter queue, so that they do not block later messages.
+//! Moves messages that cannot be read to the dead-letter queue. Otherwise, these messages would block later messages.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -7,7 +7,7 @@ use crate::rows::{read_attributes, write_attributes};
 use crate::topology::find_or_create;
 use hostler_types::message::{AttributeValue, Attributes};
 
-/// Maximum number of bytes of unreadable attributes that are kept.
+/// Maximum length of the stored text of unreadable attributes in a dead letter, in bytes.
 const KEPT: usize = 4096;
 
 /// Name of the attribute that contains the stored text of unreadable attributes.
@@ -31,14 +31,14 @@ impl SetAside {
     }
 }
 
-/// Returns `true` if the error concerns a single row rather than the file: the row contains a value that hostler did
-/// not write.
+/// Returns `true` if an error concerns a single row rather than the file. Such a row contains a value that hostler did
+/// not write, or the row is missing.
 pub(crate) fn is_of_the_row(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none()
 }
 
-/// Moves an entry that cannot be read to the dead-letter queue. Creates a missing dead-letter queue, because the entry
-/// would otherwise block its queue.
+/// Moves an entry that cannot be read to the dead-letter queue. Creates the dead-letter queue if the queue has none,
+/// because the entry would otherwise block later messages.
 pub(crate) fn set_aside(
     db: &Connection,
     source: &Source,
@@ -61,7 +61,8 @@ pub(crate) fn set_aside(
     Ok(SetAside { id, queue, reason })
 }
 
-/// Makes the content of an entry readable, and keeps as much as possible. Returns the new attributes.
+/// Rewrites the parts of an entry's content that cannot be read, and preserves as much of the content as possible.
+/// Returns the new attributes.
 pub(crate) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> {
     let (id, group, key) = (lossy(db, "id", seq)?, lossy(db, "group_name", seq)?, lossy(db, "routing_key", seq)?);
     let attributes = match read_stored(db, seq) {
@@ -82,7 +83,8 @@ pub(crate) fn read_stored(db: &Connection, seq: i64) -> rusqlite::Result<Attribu
         .query_row([seq], |row| read_attributes(row.get_ref(0)?.as_str_or_null()?))
 }
 
-/// Returns an attribute with the text of unreadable attributes, up to [`KEPT`] bytes.
+/// Returns attributes that contain the stored text of unreadable attributes, cut to [`KEPT`] bytes. Returns no
+/// attributes if there is no text.
 fn unreadable(stored: Option<String>) -> Attributes {
     let kept = stored.map(|mut text| {
         text.truncate(text.floor_char_boundary(KEPT));
