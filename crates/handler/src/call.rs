@@ -14,12 +14,13 @@ use hostler_types::OutcomeKind;
 use hostler_types::message::{Message, TraceContext};
 use hostler_types::printable::shortened;
 
-/// Maximum length of a reason in bytes: a few pages of text. The limit bounds the text that a guest can add to the
-/// dead-letter queue and to the log, which is written on the control thread.
+/// Maximum length of a reason in bytes: a few pages of text. Limits the text that a guest can write to the dead-letter
+/// queue and to the log. The control thread writes the log, so a long reason would delay it.
 const MAX_REASON: usize = 16 * 1024;
 
-/// Number of bytes by which a reason may exceed [`MAX_REASON`] without being cut. The tolerance is larger than the note
-/// that marks a cut, so a reason that has been cut is not cut again.
+/// Tolerance, in bytes, by which a reason may exceed [`MAX_REASON`] without being cut. A reason that has been cut
+/// exceeds the limit by the note about the cut. The tolerance is longer than the note, so the reason is not cut a
+/// second time.
 const CUT_WORD: usize = 64;
 
 /// The outcome of a call, decided by the handler or by the host.
@@ -39,8 +40,8 @@ pub enum Outcome {
     Failed(String),
     /// The guest trapped, ran out of memory, or could not be started. The field is the reason.
     Trapped(String),
-    /// The host reached one of its own limits, so the guest could not run properly. The handler is not at fault. The fields
-    /// are the limit and the error.
+    /// The guest could not run properly because the host reached one of its own limits. The handler is not at fault.
+    /// The fields are the limit and the error.
     HostLimit(Limit, String),
     /// The guest was stopped at the processing timeout. The field is the duration of the call.
     TimedOut(Duration),
@@ -102,14 +103,15 @@ impl Outcome {
             | Self::Shutdown => return self,
         };
         if reason.len() > MAX_REASON + CUT_WORD {
-            // Copies the reason, so that the memory of the full text is freed now and not at the end of the message.
+            // Copies the shortened reason to free the memory of the full text now, and not when the processing of the
+            // message ends.
             *reason = shortened(reason, MAX_REASON).into_owned();
         }
         self
     }
 
-    /// Returns `true` if the handler failed: the handler reported an error, trapped, or reached its processing timeout. A
-    /// request for another attempt is not a failure.
+    /// Returns `true` if the handler failed, that is, if it reported an error, trapped, or reached its processing
+    /// timeout. A request for another attempt is not a failure.
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Trapped(_) | Self::TimedOut(_))
     }
@@ -131,13 +133,13 @@ pub struct Call {
     pub attempt: u32,
     /// The deadline of the call, and the handle that stops the guest.
     pub bounds: Bounds,
-    /// The trace context that the guest runs in: the message's own context, or the context of the consumer's span for the
-    /// message.
+    /// The trace context that the guest runs in. This is the context of the consumer's span for the message, or the
+    /// context in the message itself.
     pub trace: Option<Arc<TraceContext>>,
     /// The guest's standard output and error.
     pub output: Output,
-    /// The handler's decision. Set as soon as the handler has decided, so that a later failure of a hook cannot change the
-    /// outcome.
+    /// The handler's decision, which is set as soon as the handler has decided. A hook that fails later therefore
+    /// cannot change the outcome.
     pub decided: Arc<OnceLock<Outcome>>,
 }
 
@@ -175,8 +177,8 @@ impl Bounds {
     }
 }
 
-/// A handle that stops a guest: [`Self::ask`] requests an early end, and [`Self::force`] stops the guest. Clones stop the same
-/// guest.
+/// A handle that stops a guest. [`Self::ask`] requests the guest to end early, and [`Self::force`] stops the guest.
+/// Clones of a handle stop the same guest.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<Asked>);
 
@@ -204,23 +206,23 @@ impl Stop {
     }
 }
 
-/// Runs a handler on one message until the handler completes or is stopped by force. `None`: the guest was stopped before
-/// the handler decided, and has been dropped.
+/// Runs a handler on one message until the handler completes or is stopped by force. `None`: the guest was stopped
+/// before the handler decided. The guest has then been dropped.
 pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
     let (outcome, refused) = match run_until_stopped(&call.bounds.stop, with_threads(handler.handle(call))).await {
         Some(Ok(outcome)) => (Some(outcome.bounded()), None),
         Some(Err(refused)) => (None, Some(Outcome::HostLimit(Limit::Threads, refused))),
         None => (None, None),
     };
-    // A decision remains valid, even if the guest was then stopped in a hook.
+    // The handler's decision remains valid even if the guest was stopped in a hook afterwards.
     outcome.or_else(|| call.decided.get().cloned()).or(refused)
 }
 
-/// Runs a guest's future until the future completes or the guest is stopped by force. `None`: the guest was stopped, and
-/// has been dropped.
+/// Runs a guest's future until the future completes or the guest is stopped by force. `None`: the guest was stopped.
+/// The guest has then been dropped.
 ///
-/// The check for a stop comes before every poll. A guest that is stopped while it waits in the run queue therefore gets no
-/// further time slice.
+/// Checks before every poll whether the guest is stopped. A guest that is stopped while it waits in the run queue
+/// therefore gets no further time slice.
 pub async fn run_until_stopped<T>(stop: &Stop, guest: impl Future<Output = T>) -> Option<T> {
     let mut forced = pin!(stop.0.forced.cancelled());
     let mut guest = pin!(guest);

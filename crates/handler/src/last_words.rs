@@ -1,12 +1,13 @@
-//! Extraction of a failure's reason from a program's standard error: the message of its panic, or the last line.
+//! Extracts the reason for a failure from a program's standard error. The reason is the message of a panic, or the last
+//! line.
 
 /// Returns the reason for a program's failure from its standard error. `None`: the program wrote nothing.
 pub(super) fn last_words(stderr: &str) -> Option<String> {
     rust_panic(stderr).or_else(|| go_panic(stderr)).or_else(|| last_line(stderr))
 }
 
-/// Finds the message of a Rust panic and returns `panicked at PLACE: MESSAGE`. Rust writes the line `thread 'NAME' panicked
-/// at PLACE:`, the lines of the message, and a note.
+/// Finds the message of a Rust panic and returns `panicked at PLACE: MESSAGE`. Rust writes the line `thread 'NAME'
+/// panicked at PLACE:`, then the lines of the message, and then a note.
 fn rust_panic(stderr: &str) -> Option<String> {
     let start = stderr.rfind("' panicked at ").or_else(|| stderr.rfind(") panicked at "))?;
     stderr[..start].rfind("thread '")?;
@@ -18,12 +19,12 @@ fn rust_panic(stderr: &str) -> Option<String> {
         words.extend(Some(line.trim()).filter(|line| !line.is_empty() && !is_over));
         is_over
     });
-    // Text after the note shows that the program continued after the panic.
+    // If there is text after the note, the program continued after the panic.
     let goes_on = end.is_some_and(|line| line.starts_with("note: ")) && lines.any(|line| !line.trim().is_empty());
     (!goes_on).then(|| words.join(" "))
 }
 
-/// Finds `panic: MESSAGE` or `fatal error: MESSAGE`, which Go writes before the stacks of its goroutines.
+/// Finds `panic: MESSAGE` or `fatal error: MESSAGE`. Go writes this line before the stacks of its goroutines.
 fn go_panic(stderr: &str) -> Option<String> {
     let is_start = |line: &&str| line.starts_with("panic: ") || line.starts_with("fatal error: ");
     let start = stderr.lines().rev().find(is_start)?;
@@ -56,7 +57,8 @@ mod tests {
         let go = "log\npanic: boom\n\ngoroutine 1 [running]:\nmain.main()\n\t/src/main.go:3 +0x2\nexit status 2\n";
         assert_eq!(of(go).as_deref(), Some("panic: boom"));
         assert_eq!(of("panic: boom").as_deref(), Some("panic: boom"));
-        // TinyGo and other compilers print no goroutines, and any program may print a line of that form.
+        // The programs of TinyGo and other compilers print no goroutines. Any program may print a line like that of a
+        // Go panic.
         assert_eq!(of("panic: no\nbut it goes on").as_deref(), Some("but it goes on"));
     }
 

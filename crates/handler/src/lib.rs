@@ -26,13 +26,14 @@ use async_trait::async_trait;
 
 use hostler_types::State;
 
-/// Maximum duration of the lifecycle hooks `message-end`, `state-changed` and `processing-timeout`. The hook `message-start`
-/// runs within the processing timeout of its message instead.
+/// Maximum duration of each of the lifecycle hooks `message-end`, `state-changed` and `processing-timeout`. The
+/// processing timeout of the message, and not this maximum, limits the hook `message-start`.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A handler that processes messages.
 ///
-/// The returned futures run guest code. Dropping a future stops its guest at the next yield, at most one epoch tick later.
+/// The returned futures run guest code. When a future is dropped, its guest stops at the next yield, at most one epoch
+/// tick later.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Processes one message and returns the outcome. Never fails: every fault is an [`Outcome`].
@@ -43,7 +44,8 @@ pub trait Handler: Send + Sync + 'static {
         false
     }
 
-    /// Decides the outcome of a message that was stopped at its processing timeout. `None`: the consumer decides.
+    /// Decides the outcome of a message whose guest was stopped at the processing timeout. `None`: the consumer
+    /// decides.
     async fn processing_timeout(&self, _call: &Call, _elapsed: Duration) -> Option<Outcome> {
         None
     }

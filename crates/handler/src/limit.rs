@@ -39,8 +39,8 @@ impl Limit {
         }
     }
 
-    /// Tests whether the process can open another file descriptor, and returns the limit that prevents it. `None`: the
-    /// process can.
+    /// Tests whether the process can open another file descriptor. Returns the limit that the process has reached.
+    /// `None`: the process can open another file descriptor.
     pub fn of_descriptors() -> Option<Self> {
         match dup(std::io::stderr().as_fd()) {
             Ok(_) => None,
@@ -50,8 +50,8 @@ impl Limit {
         }
     }
 
-    /// Tests whether the process can open another file descriptor and start another thread, and returns the limit that
-    /// prevents it. Intended for failures whose error does not give the cause. `None`: no limit is reached.
+    /// Tests whether the process can open another file descriptor and start another thread. Returns the limit that the
+    /// process has reached. `None`: no limit is reached. For a failure whose error does not give the cause.
     pub fn at_hand() -> Option<Self> {
         Self::of_descriptors().or_else(|| match thread::Builder::new().spawn(|| {}) {
             Ok(started) => {
@@ -88,7 +88,8 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Runs `work` and converts tokio's panic about a thread that the kernel refuses into an error. Other panics propagate.
+/// Runs `work`. If the kernel refuses a thread, tokio panics. Converts this panic into an error, but propagates other
+/// panics.
 ///
 /// # Errors
 /// The message of tokio's panic.
@@ -120,8 +121,8 @@ mod tests {
     use super::*;
     use crate::{Bounds, Call, Handler, Outcome, Output, run};
 
-    /// Creates a runtime whose threads for blocking calls cannot start: each requests a larger stack than the address
-    /// space.
+    /// Creates a runtime whose threads for blocking calls cannot start, because each thread requests a stack larger
+    /// than the address space.
     fn without_threads() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread().thread_stack_size(1 << 60).build().unwrap()
     }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::call::Outcome;
 use super::last_words::last_words;
 
-/// Maximum number of lines of one call that are logged. Within its limit of bytes, a guest could write tens of thousands of
-/// short lines.
+/// Maximum number of lines to log for one call. The limit on the bytes of output is not sufficient, because a guest
+/// could write tens of thousands of short lines.
 pub const MAX_LINES: usize = 100;
 
 /// A stream that a guest writes to.
@@ -17,12 +17,13 @@ pub enum Stream {
     Stdout,
     /// Standard error.
     Stderr,
-    /// Standard output of a command, if it is the command's reply. Stored separately, because message bodies are never
-    /// logged.
+    /// Standard output of a command whose standard output is its reply. The reply is stored separately, because it
+    /// becomes a message body and message bodies are never logged.
     Reply,
 }
 
-/// The captured output of a guest. All streams share one limit. A write never fails: bytes beyond the limit are dropped.
+/// The captured output of a guest. All streams share one limit. A write never fails, because bytes beyond the limit are
+/// dropped.
 #[derive(Debug, Clone)]
 pub struct Output {
     limit: usize,
@@ -36,7 +37,7 @@ pub struct Captured {
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: Vec<u8>,
-    /// Standard output of a command, if it is the command's reply. Not part of [`Self::lines`].
+    /// Standard output of a command whose standard output is its reply. Not part of [`Self::lines`].
     pub reply: Vec<u8>,
     /// Number of bytes that were dropped.
     pub dropped: u64,
@@ -54,7 +55,7 @@ pub struct Excerpt<'a> {
     pub last: Vec<(&'static str, Cow<'a, str>)>,
 }
 
-/// A position in an output, to select the output after the position.
+/// A position in an output. Used to select the part of the output after the position.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mark {
     stderr: usize,
@@ -62,7 +63,8 @@ pub struct Mark {
 }
 
 impl Captured {
-    /// Returns the lines to log: all lines, or the first and the last fifty. Blank lines are omitted.
+    /// Returns the lines to log. If there are more than [`MAX_LINES`] lines, returns the first fifty and the last fifty
+    /// lines. Omits blank lines.
     pub fn excerpt(&self) -> Excerpt<'_> {
         // Counts first, because most guests write nothing.
         let left_out = (count_lines(&self.stdout) + count_lines(&self.stderr)).saturating_sub(MAX_LINES);
@@ -112,13 +114,15 @@ impl Output {
         Mark { stderr: kept.stderr.len(), dropped: kept.dropped }
     }
 
-    /// Returns and removes a command's reply. `None`: output after the mark was dropped, so the reply may be incomplete.
+    /// Removes a command's reply from the output and returns the reply. `None`: the reply may be incomplete, because
+    /// output after the mark was dropped.
     pub fn take_reply(&self, mark: Mark) -> Option<Vec<u8>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         (kept.dropped == mark.dropped).then(|| std::mem::take(&mut kept.reply))
     }
 
-    /// Returns the reason for a failure from standard error after the mark. `None`: nothing was written.
+    /// Returns the reason for a failure from the standard error after the mark. `None`: the guest wrote no text after
+    /// the mark.
     pub fn last_words_since(&self, mark: Mark) -> Option<String> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         last_words(&String::from_utf8_lossy(kept.stderr.get(mark.stderr..).unwrap_or_default()))

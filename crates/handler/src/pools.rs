@@ -1,13 +1,13 @@
-//! Two pools of threads for guests. Guests that compute for long run in the background pool, so that they do not slow down
-//! other guests.
+//! Two pools of threads for guests: the fast pool and the background pool. Guests that compute for long run in the
+//! background pool. Otherwise, these guests would slow down the other guests.
 //!
-//! A guest yields at every epoch tick. Consider a guest that needs 0.1 ms and takes turns with a guest that uses up every
-//! tick of 10 ms: the first guest gets only a hundredth of the time. A guest that has computed for more than a tick
-//! therefore continues in the background pool. If a consumer's guests usually compute for long, the guests start in the
-//! background pool. The threads of the background pool have a lower priority: they get the time that the fast pool leaves,
-//! and always a small share.
+//! A guest yields at every epoch tick. Suppose that two guests take turns on a thread: one computes for 0.1 ms in each
+//! turn, the other for a whole tick of 10 ms. The first guest then gets only a hundredth of the thread's time. A guest
+//! that has computed for more than a tick therefore continues in the background pool. If a consumer's guests usually
+//! compute for long, the guests start in the background pool. The threads of the background pool have a lower priority.
+//! They get the CPU time that the fast pool does not use, and always a small share.
 //!
-//! Guests of the fast pool start on the pool's first thread as long as the thread will soon be free. Waking another thread
+//! A guest of the fast pool starts on the pool's first thread if this thread will soon be free. Waking another thread
 //! costs about as much as running a small guest.
 
 use std::cell::Cell;
@@ -20,36 +20,39 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-/// Maximum computing time of a guest in the fast pool. Checked when the guest yields, that is, at the next epoch tick.
+/// Computing time after which a guest leaves the fast pool. The time is checked only when the guest yields, which is at
+/// the next epoch tick at the latest.
 const FAST: Duration = Duration::from_millis(15);
 
-/// Maximum usual computing time of a consumer's guests that start in the fast pool. Other guests start in the background
-/// pool.
+/// Maximum usual computing time at which a consumer's guests start in the fast pool. If the usual computing time is
+/// longer, the guests start in the background pool.
 const USUALLY_FAST: Duration = Duration::from_millis(1);
 
-/// Approximate number of messages after which the usual computing time reflects a change.
+/// Approximate number of messages after which the usual computing time reflects a change in the guests' computing time.
 const MEMORY: u64 = 8;
 
-/// Niceness (`nice(2)`) of the background pool's threads relative to other threads. The value gives them a fifteenth of the
-/// weight in the kernel's scheduler. With slices of 3 ms, a background thread on a busy CPU waits at most 45 ms for its
-/// turn, so guests still stop in time.
+/// Niceness (`nice(2)`) of the background pool's threads relative to other threads. A thread with this niceness has a
+/// fifteenth of the weight of another thread in the kernel's scheduler. With time slices of 3 ms, a background thread
+/// on a busy CPU waits at most 45 ms for its turn. Guests in the background pool can therefore still be stopped in
+/// time.
 const NICENESS: i32 = 12;
 
-/// Maximum computing time, in microseconds, of the guests that wait for the fast pool's first thread. Further guests start
-/// on other threads. Waking a sleeping thread costs as much as one or two small guests, so a short wait for the first
-/// thread is cheaper.
+/// Maximum total computing time, in microseconds, of the guests that wait for the fast pool's first thread. Further
+/// guests start on other threads. Waking a sleeping thread costs as much as running one or two small guests, so a short
+/// wait for the first thread is cheaper.
 const SOON: u64 = 1_000;
 
-/// Initial estimate of a guest's computing time, in microseconds. The estimate is low enough to start the first few guests
-/// on the same thread, and high enough to distribute guests that compute for long.
+/// Initial value of a consumer's usual computing time, in microseconds. The value is low enough for the first few
+/// guests to start on the same thread. The value is high enough to distribute further guests, which may compute for
+/// long, over other threads.
 const UNKNOWN: u64 = SOON / 4;
 
 thread_local! {
-    /// Time that other threads have computed for the current guest of this thread since the guest was last polled.
+    /// Computing time that other threads have spent on this thread's current guest since the start of the current poll.
     static ELSEWHERE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Charges computing time of another thread to the current guest. Must be called on the guest's thread.
+/// Adds the computing time of another thread to that of the current guest. Must be called on the guest's thread.
 pub fn charge(computed: Duration) {
     ELSEWHERE.set(ELSEWHERE.get() + computed);
 }
@@ -59,7 +62,7 @@ pub fn charge(computed: Duration) {
 pub struct Pools {
     /// The first thread of the fast pool, where most guests start.
     pub fast: Handle,
-    /// Chooses the pool for each guest. `None`: the first thread is the only thread.
+    /// Chooses the pool for each guest. `None`: the fast pool's first thread is the only thread.
     choice: Option<Arc<Choice>>,
 }
 
@@ -78,37 +81,39 @@ struct Choice {
     beyond: Beyond,
     /// Usual computing time of the consumer's guests, in microseconds.
     usual: AtomicU64,
-    /// Estimated computing time, in microseconds, of all consumers' guests that wait for the fast pool's first thread.
+    /// Estimated total computing time, in microseconds, of the guests that wait for the fast pool's first thread.
+    /// Shared by all consumers.
     waiting: Arc<AtomicU64>,
 }
 
 impl Pools {
     /// Creates pools from runtimes. `fast` must have one thread. The threads of the background pool must call
-    /// [`Self::yield_to_others`].
+    /// [`Self::yield_to_others`] at their start.
     pub fn new(fast: Handle, beyond: Option<Beyond>) -> Self {
         Self { fast, choice: beyond.map(|beyond| Arc::new(Choice::new(beyond, Arc::default()))) }
     }
 
-    /// Returns the same pools for another consumer. The usual computing time is measured separately for each consumer.
+    /// Returns the same pools for another consumer. Each consumer has its own usual computing time.
     #[must_use]
     pub fn for_another(&self) -> Self {
         let another = |choice: &Arc<Choice>| Arc::new(Choice::new(choice.beyond.clone(), Arc::clone(&choice.waiting)));
         Self { fast: self.fast.clone(), choice: self.choice.as_ref().map(another) }
     }
 
-    /// Lowers the priority of the calling thread, which becomes a thread of the background pool.
+    /// Lowers the priority of the calling thread. Must be called by the threads of the background pool.
     pub fn yield_to_others() {
         if let Err(error) = rustix::process::nice(NICENESS) {
             tracing::debug!(%error, "guests that compute for long keep the priority of the others");
         }
     }
 
-    /// Returns `true` if the consumer's guests usually compute so briefly that the overhead per guest matters.
+    /// Returns `true` if the consumer's guests usually compute so briefly that the host's overhead for each guest
+    /// matters.
     pub fn are_fast(&self) -> bool {
         self.choice.as_ref().is_some_and(|choice| choice.is_usually_quick())
     }
 
-    /// Runs a guest in the pool that suits the usual computing time.
+    /// Starts a guest in the pool that suits the consumer's usual computing time.
     pub fn spawn(&self, guest: impl Future<Output = ()> + Send + 'static) {
         let Some(choice) = &self.choice else {
             self.fast.spawn(guest);
@@ -138,8 +143,8 @@ impl Choice {
         Duration::from_micros(self.usual.load(Ordering::Relaxed)) <= USUALLY_FAST
     }
 
-    /// Returns the runtime where a guest of the fast pool starts, and the cost to count while the guest waits for the first
-    /// thread.
+    /// Returns the runtime on which a guest of the fast pool starts. Also returns the cost that counts in
+    /// [`Choice::waiting`] while the guest waits for the first thread.
     fn fast<'a>(&'a self, first: &'a Handle) -> (&'a Handle, u64) {
         match &self.beyond.fast {
             None => (first, 0),
@@ -147,8 +152,8 @@ impl Choice {
         }
     }
 
-    /// Queues a guest for the first thread and returns the guest's cost in microseconds. `None`: the guest would wait too
-    /// background.
+    /// Reserves a turn on the first thread for a guest. Returns the guest's cost in microseconds, which counts in
+    /// [`Choice::waiting`]. `None`: the guest would wait too long.
     fn wait(&self) -> Option<u64> {
         let cost = self.usual.load(Ordering::Relaxed).max(1);
         let before = self.waiting.fetch_add(cost, Ordering::Relaxed);
@@ -164,7 +169,7 @@ impl Choice {
 struct Timed<G> {
     guest: Pin<Box<G>>,
     computed: Duration,
-    /// Cost of the guest in [`Choice::waiting`] until its first turn, in microseconds.
+    /// Part of [`Choice::waiting`] that this guest accounts for until its first turn, in microseconds.
     waits: u64,
     choice: Arc<Choice>,
 }
@@ -195,8 +200,8 @@ impl<G: Future<Output = ()>> Future for Timed<G> {
 }
 
 impl<G> Drop for Timed<G> {
-    /// Adjusts the usual computing time towards the computing time of this guest. Of two guests that end at once, only one
-    /// may count.
+    /// Adjusts the usual computing time towards the computing time of this guest. If two guests end at the same time,
+    /// one of the two adjustments may be lost.
     fn drop(&mut self) {
         self.waits_no_more();
         let usual = self.choice.usual.load(Ordering::Relaxed);
@@ -205,7 +210,8 @@ impl<G> Drop for Timed<G> {
     }
 }
 
-/// Runs a guest until it completes. Returns the guest as soon as it has computed for [`FAST`] or longer.
+/// Runs a guest until the guest completes. If the guest has computed for [`FAST`] or longer when it yields, returns the
+/// guest to continue elsewhere.
 async fn quickly<G: Future<Output = ()>>(guest: Timed<G>) -> Option<Timed<G>> {
     let mut guest = Some(guest);
     poll_fn(|context| {
@@ -270,7 +276,8 @@ mod tests {
     fn who_usually_computes_for_long_begins_there_until_that_changes() {
         let (_runtimes, pools) = runtimes();
         let begun = |turn| pools_of(&pools, 1, turn).0;
-        // A guest counts once it is dropped, which may be slightly after its response.
+        // The computing time of a guest counts when the guest is dropped. This may be slightly after the guest's
+        // response.
         assert!(pools.are_fast());
         assert!((0..200).any(|_| begun(USUALLY_FAST * 4) == "background"));
         assert!(!pools.are_fast());
@@ -282,7 +289,7 @@ mod tests {
         let (_runtimes, pools) = runtimes();
         let usual = |micros| pools.choice.as_ref().unwrap().usual.store(micros, Ordering::Relaxed);
         usual(SOON / 2 + 1);
-        // Blocks the first thread in the guest's first turn until the test sends the end.
+        // Blocks the first thread in the guest's first turn until the test sends a value.
         let (end, ends) = std::sync::mpsc::channel::<()>();
         let (begin, begins) = std::sync::mpsc::channel();
         pools.spawn(async move {
