@@ -17,19 +17,19 @@ impl Backoff {
         Self { first, longest }
     }
 
-    /// Returns the delay without jitter after a failure. `preceding` is the number of consecutive failures before this
+    /// Returns the delay after a failure, without jitter. `preceding` is the number of consecutive failures before this
     /// failure.
     pub fn ceiling(&self, preceding: u32) -> Duration {
         self.first.saturating_mul(2_u32.saturating_pow(preceding)).min(self.longest)
     }
 
-    /// Returns the delay with jitter: from half of the ceiling to the ceiling. The jitter prevents clients from retrying a
-    /// failed service at the same moment. `random` is a number from 0 to 1.
+    /// Returns the delay with jitter: between half of [`Self::ceiling`] and the ceiling. The jitter prevents many
+    /// clients from retrying at the same moment. `random` is a number from 0 to 1.
     pub fn rest(&self, preceding: u32, random: f64) -> Duration {
         self.ceiling(preceding).mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// Returns the delay with full jitter: from zero to the ceiling. `random` is a number from 0 to 1.
+    /// Returns the delay with full jitter: between zero and [`Self::ceiling`]. `random` is a number from 0 to 1.
     pub fn spread(&self, preceding: u32, random: f64) -> Duration {
         self.ceiling(preceding).mul_f64(random.clamp(0.0, 1.0))
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use humantime::DurationError;
 
-/// Parses a duration. Checks the sum before calling humantime, because humantime 2.4.0 panics on a sum just above its
-/// maximum.
+/// Parses a duration. Checks the sum of the terms before calling humantime, because humantime 2.4.0 panics if the sum
+/// is slightly above the maximum.
 ///
 /// # Errors
 /// The text is not a duration, or the duration is longer than [`Duration::MAX`].

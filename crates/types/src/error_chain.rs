@@ -1,4 +1,4 @@
-//! Error chains: an error and its causes on one line. The text of many libraries' errors omits the causes.
+//! Formats an error and its causes on one line. Many libraries omit the causes from the text of an error.
 
 use std::error::Error;
 

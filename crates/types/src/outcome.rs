@@ -28,7 +28,8 @@ pub enum OutcomeKind {
 }
 
 impl OutcomeKind {
-    /// All kinds: first the kinds that the contract allows a handler to return, then the kinds that the host determines.
+    /// All kinds of outcomes: first the kinds that a handler may return under the contract, then the kinds that only
+    /// the host determines.
     pub const ALL: [Self; 11] = [
         Self::Ack,
         Self::Reply,

@@ -1,4 +1,4 @@
-//! Escaping of foreign text in output for people. Characters that a terminal interprets are escaped.
+//! Escapes the characters of foreign text that a terminal would interpret. For output that may be shown on a terminal.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -23,8 +23,8 @@ impl<W: Write> Write for Escaping<W> {
     }
 }
 
-/// Returns the text on one line. Escapes only the characters that a terminal interprets ([`acts`]), including line ends and
-/// tabs. Quotes and backslashes are unchanged.
+/// Returns the text on one line. Escapes only the characters that a terminal interprets ([`acts`]), including line ends
+/// and tabs. Does not escape quotes and backslashes.
 pub fn on_one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     // Writing to a string does not fail.
@@ -32,10 +32,11 @@ pub fn on_one_line(text: &str) -> String {
     line
 }
 
-/// Returns a JSON text in which characters that a terminal interprets are escaped as JSON escapes. Parsers read the same
-/// document.
+/// Replaces the characters that a terminal interprets in a JSON text with JSON escapes. The resulting text contains the
+/// same JSON document.
 pub fn in_json(text: &str) -> Cow<'_, str> {
-    // Line ends and tabs are layout. JSON has no other unescaped control characters in ASCII.
+    // Unescaped line ends and tabs occur only between the values of a JSON text. Other ASCII control characters must be
+    // escaped in JSON.
     let is_odd = |char: char| char != '\n' && char != '\t' && acts(char);
     if !text.contains(is_odd) {
         return Cow::Borrowed(text);
@@ -74,9 +75,9 @@ fn escape(to: &mut impl Write, text: &str, is_odd: fn(char) -> bool) -> fmt::Res
     to.write_str(rest)
 }
 
-/// Returns `true` if a terminal interprets the character instead of displaying it. Such characters are control characters,
-/// line and paragraph separators, and invisible characters that hide text or change the writing direction. Zero-width joiners
-/// are ordinary text, because letters and emoji need them.
+/// Returns `true` if a terminal interprets the character instead of displaying it. This is the case for control
+/// characters, line and paragraph separators, and invisible characters that hide text or change the writing direction.
+/// Zero-width joiners count as ordinary text, because some letters and emoji need them.
 pub fn acts(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')

@@ -1,4 +1,4 @@
-//! Rate limits on messages: a token bucket that holds the tokens of one second.
+//! Rate limits on messages, by a token bucket with a capacity for the tokens of one second.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -33,19 +33,22 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a bucket that holds the tokens of one second, but at least one token. The bucket is full at `now`.
+    /// Creates a bucket that is full at `now`. The capacity of the bucket is the number of tokens of one second, but at
+    /// least one token.
     pub fn new(rate: Rate, now: impl Into<Instant>) -> Self {
         let per_second = f64::from(rate.permits) / rate.per.as_secs_f64();
         let capacity = per_second.max(1.0);
         Self { capacity, per_second, tokens: capacity, filled_at: now.into() }
     }
 
-    /// Creates a bucket that is empty at `now`. With an empty bucket, frequent restarts do not exceed the rate.
+    /// Creates a bucket that is empty at `now`. If a process starts with an empty bucket, frequent restarts do not
+    /// exceed the rate.
     pub fn empty(rate: Rate, now: impl Into<Instant>) -> Self {
         Self { tokens: 0.0, ..Self::new(rate, now) }
     }
 
-    /// Creates a bucket that has one token at `now`. With a single token, the first second does not exceed the rate.
+    /// Creates a bucket that has one token at `now`. With a full bucket, the messages of the first second would exceed
+    /// the rate.
     pub fn with_one_token(rate: Rate, now: impl Into<Instant>) -> Self {
         Self { tokens: 1.0, ..Self::new(rate, now) }
     }
@@ -59,7 +62,7 @@ impl Bucket {
         self.tokens as usize
     }
 
-    /// Removes tokens. Removing more than [`Self::available`] creates a debt, which is paid with later tokens.
+    /// Removes tokens. If more tokens are removed than [`Self::available`] returns, later tokens pay the debt.
     pub fn take(&mut self, count: usize) {
         self.tokens -= count as f64;
     }

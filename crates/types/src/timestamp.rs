@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Microseconds since the Unix epoch, in the years 1970 to 9999. RFC 3339 has no later years.
+/// A time in microseconds since the Unix epoch. The year is 1970 to 9999, because RFC 3339 has no later years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
 

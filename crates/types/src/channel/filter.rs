@@ -1,7 +1,7 @@
-//! Subscription filters, which select the messages of an exchange that a queue receives. The selection is by routing key.
+//! Subscription filters. A filter selects the messages that a queue receives from an exchange, by their routing keys.
 
-/// A filter on the routing key. The semantics are those of an SNS filter policy on an attribute: a message without a
-/// routing key passes only [`Filter::All`].
+/// A filter on the routing key. A message without a routing key passes only [`Filter::All`], as with an SNS filter
+/// policy on an attribute.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Filter {
     /// Passes every message.

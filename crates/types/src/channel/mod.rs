@@ -7,11 +7,12 @@ pub use filter::Filter;
 use std::fmt;
 use std::str::FromStr;
 
-/// Maximum length of a queue's or exchange's name in bytes: the 80 characters of SQS, minus the suffixes `-dlq` and
-/// `.fifo`.
+/// Maximum length of the name of a queue or exchange in bytes. SQS allows 80 characters, which must include the
+/// suffixes `-dlq` and `.fifo`.
 pub const MAX_NAME: usize = 71;
 
-/// A channel: `<queue>` (a single queue) or `<exchange>.<queue>` (fan-out: a topic and one of its subscribed queues).
+/// A channel. The name has the form `<queue>` for a single queue. For a fan-out channel, the name has the form
+/// `<exchange>.<queue>`: a topic and one of the queues that are subscribed to the topic.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Channel {
     exchange: Option<String>,
@@ -29,13 +30,14 @@ impl Channel {
         &self.queue
     }
 
-    /// Returns the channel of the queue without its exchange. Messages sent to that channel reach no other queue of the
-    /// exchange.
+    /// Returns the channel of the queue without the exchange. A message that is sent to the returned channel reaches no
+    /// other queue of the exchange.
     pub fn alone(&self) -> Self {
         Self { exchange: None, queue: self.queue.clone() }
     }
 
-    /// Returns the channel that this dead-letter queue belongs to. `None`: the name is not that of a dead-letter queue.
+    /// Returns the channel that this dead-letter queue belongs to. `None`: this channel's name is not the name of a
+    /// dead-letter queue.
     pub fn of_dead_letters(&self) -> Option<Self> {
         self.queue.strip_suffix("-dlq")?.parse().ok()
     }
@@ -78,7 +80,8 @@ impl FromStr for Channel {
 }
 
 fn is_name(name: &str) -> bool {
-    // A dead-letter queue's suffix does not count, so the dead-letter queue of the longest name is a channel too.
+    // The suffix of a dead-letter queue does not count. Even the dead-letter queue of a queue with the longest name
+    // therefore has a valid name.
     let counted = name.strip_suffix("-dlq").unwrap_or(name);
     (1..=MAX_NAME).contains(&counted.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))

@@ -1,13 +1,14 @@
-//! The claim check: a message with a pointer to its body in S3, in the format of the Java and Python extended clients for
-//! SQS.
+//! Pointers to message bodies in S3. A message contains the pointer instead of the body, in the format of the Java and
+//! Python extended clients for SQS.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Name of the attribute that marks a message as a pointer. The value is the body's size in bytes
+/// Name of the attribute on a message that contains a pointer. The value is the size of the body in bytes
 /// (payload-offloading-java-common).
 pub const SIZE_ATTRIBUTE: &str = "ExtendedPayloadSize";
-/// Older name of [`SIZE_ATTRIBUTE`]. Used by clients before 2021, and by default still by the Java client.
+/// Older name of [`SIZE_ATTRIBUTE`]. Clients before 2021 used this name. The Java client still uses this name by
+/// default.
 pub const LEGACY_SIZE_ATTRIBUTE: &str = "SQSLargePayloadSize";
 
 /// Java class name in front of the pointer.
@@ -24,14 +25,14 @@ pub struct Claim {
     /// Key of the object in the bucket.
     #[serde(rename = "s3Key")]
     pub key: String,
-    /// Size of the body in bytes, as stated by its producer. `None`: the producer did not state the size.
+    /// Size of the body in bytes, as reported by the producer. `None`: the producer did not report the size.
     #[serde(skip)]
     pub size: Option<u64>,
 }
 
 impl Claim {
-    /// Returns the message body that contains the pointer. SQS refuses control characters, which JSON escapes, and U+FFFE
-    /// and U+FFFF, which are escaped here.
+    /// Returns the message body that contains the pointer. SQS refuses control characters, U+FFFE and U+FFFF. The JSON
+    /// encoder escapes control characters, and this function escapes U+FFFE and U+FFFF.
     pub fn to_body(&self) -> String {
         let body = serde_json::json!([CLASS, { "s3BucketName": self.bucket, "s3Key": self.key }]).to_string();
         body.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")

@@ -16,7 +16,8 @@ use bytes::Bytes;
 /// Maximum number of attributes of a message (AWS limit: 10 message attributes per message).
 pub const MAX_ATTRIBUTES: usize = 10;
 
-/// The longest delay a sender may ask for: a day less than the longest time for which SQS keeps a message (AWS limit: 14 days).
+/// Maximum delay of a message. SQS stores a message for at most 14 days (AWS limit). The maximum delay is one day
+/// shorter.
 pub const MAX_DELAY: Duration = Duration::from_secs(13 * 86_400);
 
 /// Conventional name of the attribute that contains the body's media type.
@@ -32,8 +33,8 @@ pub enum AttributeValue {
     Text(String),
     /// Bytes.
     Binary(Vec<u8>),
-    /// A value with a data type that the producer chose (SQS: `Number`, `String.label`, `Binary.label`). Copies of the
-    /// message keep the data type.
+    /// A value with a data type that the producer chose (SQS: `Number`, `String.label`, `Binary.label`). A copy of the
+    /// message has the same data type.
     Typed(Box<Typed>),
 }
 
@@ -73,9 +74,9 @@ impl AttributeValue {
         }
     }
 
-    /// Returns the size in bytes that counts against size limits. A data type that the producer chose is included. The
-    /// default data types `String` and `Binary` are not included, because not all queues have data types; the sending
-    /// driver adds their size.
+    /// Returns the size in bytes that counts against size limits. The size includes a data type that the producer
+    /// chose. The size does not include the default data types `String` and `Binary`, because not all queues have data
+    /// types. A driver with data types adds their size itself.
     pub fn len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -93,7 +94,7 @@ impl AttributeValue {
 /// A received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Id of the message, assigned by the queue. The same at every delivery.
+    /// Id of the message, assigned by the queue. All deliveries of the message have the same id.
     pub id: String,
     /// Body of the message, unchanged since the producer sent it. Cheap to clone.
     pub body: Bytes,
@@ -105,8 +106,8 @@ pub struct Message {
     pub group: Option<String>,
     /// Routing key that the producer published the message with.
     pub routing_key: Option<String>,
-    /// Location of a body that is stored outside of the message. `body` is then empty until `Queue::load` has fetched the
-    /// body.
+    /// Location of a body that is stored outside of the message. If set, `body` is empty until `Queue::load` has
+    /// fetched the body.
     pub claim: Option<Arc<Claim>>,
     /// Trace context that the producer sent with the message.
     pub trace: Option<Arc<TraceContext>>,
@@ -148,7 +149,7 @@ pub struct Outgoing {
     pub body: Vec<u8>,
     /// Attributes: at most [`MAX_ATTRIBUTES`].
     pub attributes: Attributes,
-    /// Routing key, which decides which subscribed queues of an exchange receive the message.
+    /// Routing key. The subscription filters of an exchange select the queues that receive the message by this key.
     pub routing_key: Option<String>,
     /// Delay before the first delivery: at most [`MAX_DELAY`].
     pub delay: Duration,
@@ -156,23 +157,25 @@ pub struct Outgoing {
     pub group: Option<String>,
     /// Deduplication key. A second message with the same key within 5 minutes is accepted and dropped.
     pub dedupe: Option<String>,
-    /// Location of a body that is already stored in S3. The message is sent with the location, and `body` is ignored.
+    /// Location of a body that is already stored in S3. If set, the message is sent with the location, and `body` is
+    /// ignored.
     pub claim: Option<Arc<Claim>>,
-    /// Trace context of the send. The queue adds the context to the attributes if there is room and the attributes contain
-    /// no context.
+    /// Trace context of the send. The driver adds the context to the attributes if there is room and the attributes
+    /// contain no other context.
     pub trace: Option<Arc<TraceContext>>,
 }
 
 impl Outgoing {
-    /// Returns the size in bytes that counts against every queue's limit. The size covers the body and each attribute's
-    /// name and value, with the data type if the producer chose one ([`AttributeValue::len`]).
+    /// Returns the size in bytes that counts against the size limit of every queue: the sizes of the body, and of each
+    /// attribute's name and value. The size of a value may include its data type (see [`AttributeValue::len`]).
     pub fn size(&self) -> usize {
         let attributes: usize = self.attributes.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.body.len() + attributes
     }
 
-    /// Adds the trace context to the attributes if the attributes contain no context and are fewer than `most`. Drivers
-    /// call this function last, because a trace context must never prevent a send.
+    /// Adds the trace context to the attributes. Adds nothing if the attributes already contain a context, or if there
+    /// are `most` attributes or more. Drivers call this function after all checks, because a trace context must never
+    /// prevent a send.
     pub fn carry_trace(&mut self, most: usize) {
         if let Some(trace) = self.trace.take() {
             trace.add_within(&mut self.attributes, most);
@@ -244,8 +247,8 @@ pub enum Invalid {
     },
 }
 
-/// Returns `true` if SQS allows the attribute name: 1 to 256 characters of `A-Za-z0-9_-.`, without a leading, trailing or
-/// doubled dot (Amazon SQS developer guide, message attributes).
+/// Returns `true` if SQS allows the name of an attribute. A name has 1 to 256 characters of `A-Za-z0-9_-.`, and no
+/// leading, trailing or doubled dot (Amazon SQS developer guide, message attributes).
 fn is_attribute_name(name: &str) -> bool {
     (1..=256).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))

@@ -1,4 +1,5 @@
-//! The trace context of a message. The context makes the actions of a handler part of the trace that caused the message.
+//! The trace context of a message. With the context, the spans of a handler belong to the trace in which the message
+//! was sent.
 
 use std::fmt::{self, Display};
 
@@ -12,8 +13,8 @@ pub const TRACEPARENT: &str = "traceparent";
 /// Name of the attribute and header with vendor-specific data (W3C Trace Context, section 3.3).
 pub const TRACESTATE: &str = "tracestate";
 
-/// Maximum length of a `tracestate` that is passed on, in bytes (W3C Trace Context, section 3.3.1.5, requires at least
-/// 512).
+/// Maximum length of a `tracestate` in bytes. A longer `tracestate` is ignored (W3C Trace Context, section 3.3.1.5,
+/// requires support for at least 512).
 const MAX_TRACESTATE: usize = 512;
 
 /// A valid trace context: a span and its sampling decision.
@@ -21,7 +22,8 @@ const MAX_TRACESTATE: usize = 512;
 pub struct TraceContext(SpanContext);
 
 impl TraceContext {
-    /// Returns the context in the attributes with W3C's names, in any letter case. `None`: there is no valid context.
+    /// Returns the context from the attributes `traceparent` and `tracestate`. Matches the names of the attributes
+    /// without regard to case. `None`: the attributes contain no valid context.
     pub fn of(attributes: &Attributes) -> Option<Self> {
         let text = |name: &str| {
             let mut attributes = attributes.iter();
@@ -30,7 +32,8 @@ impl TraceContext {
         Self::parse(text(TRACEPARENT)?, text(TRACESTATE))
     }
 
-    /// Parses the two fields of W3C Trace Context. Ignores an invalid `tracestate`, as the standard requires.
+    /// Parses the two fields of W3C Trace Context. Ignores an invalid `tracestate`, as the standard requires. `None`:
+    /// the `traceparent` is not valid.
     pub fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<Self> {
         let (trace, span, flags) = read_traceparent(traceparent)?;
         let state = tracestate.filter(|text| is_tracestate(text)).and_then(|text| text.parse().ok());
@@ -97,7 +100,8 @@ impl TraceContext {
         std::iter::once((TRACEPARENT, self.traceparent())).chain(tracestate)
     }
 
-    /// Adds the context to the attributes of a message if there is room and the attributes contain no context.
+    /// Adds the context to the attributes of a message. Adds nothing if the attributes already contain a context, or if
+    /// there is no room.
     pub fn add_to(&self, attributes: &mut Attributes) {
         self.add_within(attributes, MAX_ATTRIBUTES);
     }
@@ -123,14 +127,14 @@ impl Display for TraceContext {
     }
 }
 
-/// Returns `true` if the attributes contain a `traceparent`, even an invalid one. The producer has then decided about the
-/// trace.
+/// Returns `true` if the attributes contain a `traceparent`, even if its value is not valid. The producer's
+/// `traceparent` must not be replaced.
 pub fn is_carried_by(attributes: &Attributes) -> bool {
     attributes.keys().any(|name| name.eq_ignore_ascii_case(TRACEPARENT))
 }
 
-/// Parses `version-trace-parent-flags`, each in lowercase hexadecimal digits. The version ff is invalid. Versions after 00
-/// may have further fields after another dash (W3C Trace Context, section 3.2.2).
+/// Parses `version-trace-parent-flags`. Each field consists of lowercase hexadecimal digits. The version ff is invalid.
+/// A version after 00 may have further fields after another dash (W3C Trace Context, section 3.2.2).
 fn read_traceparent(text: &str) -> Option<(u128, u64, TraceFlags)> {
     let mut parts = text.splitn(5, '-');
     let mut part = |length| parts.next().and_then(|part| hexadecimal(part, length));
@@ -140,7 +144,7 @@ fn read_traceparent(text: &str) -> Option<(u128, u64, TraceFlags)> {
         return None;
     }
     let flags = TraceFlags::new(u8::try_from(flags).ok()?);
-    // Only the `sampled` flag is guaranteed to keep its meaning in later versions.
+    // In later versions, only the meaning of the `sampled` flag is guaranteed to be the same.
     let flags = if is_known { flags } else { flags & TraceFlags::SAMPLED };
     Some((trace, u64::try_from(span).ok()?, flags))
 }
@@ -152,7 +156,8 @@ fn hexadecimal(text: &str, length: usize) -> Option<u128> {
     fits.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// Returns `true` if the text is printable ASCII and short enough. The members of the list are not checked.
+/// Returns `true` if the text is printable ASCII and not longer than [`MAX_TRACESTATE`]. Does not check the members of
+/// the list.
 fn is_tracestate(text: &str) -> bool {
     (1..=MAX_TRACESTATE).contains(&text.len()) && text.bytes().all(|byte| (0x20..=0x7e).contains(&byte))
 }
