@@ -1,4 +1,4 @@
-//! A handler's file: reading, verification against the pin, and detection of the handler kind from the exports.
+//! Reads a handler's file, verifies the file against its pin, and detects the handler kind from the exports.
 
 use std::fmt;
 use std::io;
@@ -25,7 +25,7 @@ const WASM_PAGE: u64 = 64 * 1024;
 pub(super) struct Artifact {
     pub(super) code: Code,
     pub(super) kind: Kind,
-    /// Initial memory of each sandbox in bytes, summed over all instances in the sandbox.
+    /// Initial size of a sandbox's linear memory in bytes: the sum over all instances in the sandbox.
     pub(super) least_memory: u64,
 }
 
@@ -105,10 +105,10 @@ impl Artifact {
     }
 }
 
-/// Reads a handler. Compiles the handler unless the file contains compiled code that fits this host.
+/// Reads a handler. If the file does not contain compiled code that fits this host, compiles the handler.
 ///
 /// # Errors
-/// [`LoadError`] if the file is missing, does not match its pin, is not WASM, is damaged, or contains no handler.
+/// [`LoadError`] if the file is missing or damaged, does not match its pin, is not WASM, or contains no handler.
 pub(super) fn read(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
     contain(source, || read_uncontained(engine, source, pin))
 }
@@ -117,7 +117,7 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
     let unreadable = |error: io::Error| LoadError::unreadable(source, &error);
     let mut contents = Contents::open(source)?;
     if let Some(pin) = pin {
-        // Loads the verified bytes from memory, because the file may change after the check.
+        // Uses the verified bytes in memory, because the file may change after the check.
         let bytes = contents.all().map_err(unreadable)?;
         check_pin(source, &bytes, pin)?;
         contents = bytes.into();
@@ -135,7 +135,7 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
         Code::Module(module) => recognise_module(source, module),
     };
     let artifact = Artifact { kind: kind?, code, least_memory: 0 };
-    // The file may contain code that another tool compiled. The size stored with that code may be too small.
+    // The size in the file may be too small if another tool wrote the file.
     Ok(Artifact { least_memory: memory.max(artifact.largest_memory()), ..artifact })
 }
 
@@ -173,7 +173,7 @@ pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
     (Kind::Wasmcloud, wasmcloud::HANDLER),
 ];
 
-/// Instructions for marking the exported function, by SDK. Part of the error for a file without a handler.
+/// Instructions for each SDK on marking the function to export. Part of the error for a file without a handler.
 const SDKS: &str = "with an SDK: `#[handler]` above the function in Rust, `@hostler.handler` above it in Python, \
                     `export default` in JavaScript, `hostler.Run(handle)` in `main` in Go";
 
@@ -200,16 +200,17 @@ fn recognise_component(source: &Source, component: &Component) -> Result<Kind, L
     Err(LoadError::new(source, format!("it is a component that exports no handler (it exports {found})"), cure))
 }
 
-/// Returns `true` if the author probably meant to export the interface of a contract, but the export does not match. The
-/// export is then the same interface in another version. For the packages of other projects, any interface of the package
-/// counts too, because drafts rename interfaces.
+/// Returns `true` if the export is probably meant to be the interface of a contract. The export then has the name of
+/// the interface, in any version. If another project owns the package of the interface, any interface of that package
+/// counts, because drafts rename interfaces.
 fn is_another(export: &str, interface: &Interface) -> bool {
     let name = export.split('@').next().unwrap_or_default();
     let package = interface.package().filter(|_| *interface != contract::HANDLER);
     name == interface.name || package.is_some_and(|package| name.split('/').next() == Some(package))
 }
 
-/// The module from which Go imports its functions in a browser; the second is that of Go before 1.21.
+/// Names of the module from which Go programs import their functions in a browser. Go before version 1.21 used the
+/// second name.
 const GO_FOR_BROWSERS: [&str; 2] = ["gojs", "go"];
 
 fn recognise_module(source: &Source, module: &Module) -> Result<Kind, LoadError> {

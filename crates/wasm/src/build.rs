@@ -1,4 +1,5 @@
-//! WASM → code for this engine: compiled now, or loaded from the cache of an earlier start.
+//! Converts WASM into code for this engine. Compiles the WASM, or loads the code that an earlier start stored in the
+//! cache.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,12 +19,12 @@ use super::source::Source;
 use hostler_telemetry::{PROGRESS, Progress};
 use hostler_types::digest::{hex, sha256};
 
-/// Minimum size of a large binary, in bytes. Compiling a large binary may take a second or more.
+/// Size in bytes from which a binary counts as large. Compiling a large binary may take a second or more.
 const LARGE: usize = 2 << 20;
 
-/// Version of the cache entries that contain code. Increase the version when the rewriting of binaries before compilation
-/// changes, or when the data stored with the code changes. Version 1 split bulk memory operations into pieces; version 3
-/// stores the initial memory of the sandbox.
+/// Version of the cache entries that contain code. Must be increased when the rewriting of binaries before compilation
+/// changes, or when the data that is stored with the code changes. Version 1 split bulk memory operations into pieces.
+/// Version 3 stores the initial memory of the sandbox.
 const SHAPE: u32 = 3;
 
 /// Returns the code for a WASM binary or its text form. Uses the cache if the engine has a cache.
@@ -48,7 +49,8 @@ pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Bui
     Ok(built)
 }
 
-/// Compiles a binary. Logs the start and the end if that takes a while, and shows a terminal that it goes on.
+/// Compiles a binary. Logs the start and the end of compiling a large binary. If standard error is a terminal, shows a
+/// line on the terminal meanwhile.
 fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, LoadError> {
     let _line = Progress::show(&format!("compiling {}", source.name()));
     if binary.len() < LARGE {
@@ -82,8 +84,8 @@ fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, Loa
     Ok(Built { code, memory })
 }
 
-/// Returns `true` if a binary that could not be loaded is valid WASM. Precompiling does not check the limits of the sandbox
-/// pool.
+/// Returns `true` if a binary that could not be loaded is valid WASM. Precompiles the binary, because precompiling does
+/// not check the limits of the sandbox pool.
 fn is_sound(engine: &wasmtime::Engine, binary: &[u8]) -> bool {
     match is_component(binary) {
         true => engine.precompile_component(binary).is_ok(),

@@ -1,14 +1,14 @@
-//! Bulk memory operations split into pieces, so that a guest can be stopped in the middle of an operation.
+//! Splits bulk memory operations into pieces. A guest can then be stopped in the middle of an operation.
 //!
-//! The engine checks whether a guest must stop at the start of each function and at each repetition of a loop. The engine
-//! does not check within `memory.fill`, `memory.copy` or `memory.init`. On a large memory that is touched for the first
-//! time, each of these instructions can take a second or more. Before a guest is compiled, each of these instructions is
-//! therefore replaced with a call to a function that is added to the guest's module. The added function performs the
-//! operation in a loop, one piece per iteration.
+//! At the start of each function and at each repetition of a loop, the engine checks whether the guest must stop. The
+//! engine does not check this during a `memory.fill`, `memory.copy` or `memory.init`. On a large memory that is
+//! accessed for the first time, each of these instructions can take a second or more. Before a guest is compiled, this
+//! module therefore replaces each of these instructions with a call to a function that is added to the guest's module.
+//! The added function performs the operation in a loop, one piece per iteration.
 //!
-//! An operation outside the bounds of its memory traps before it writes anything, as the original instruction does. The
-//! exception is a `memory.init` that reads beyond the end of its data segment: the added function may write some pieces
-//! before it traps.
+//! Like the original instruction, an added function traps before it writes anything if the operation is outside the
+//! bounds of its memory. There is one exception. If a `memory.init` reads beyond the end of its data segment, the added
+//! function may write some pieces before it traps.
 //!
 //! The added functions are written in WASM text form. Sections without changes are copied byte by byte.
 
@@ -21,11 +21,11 @@ use wasm_encoder::{
 };
 use wasmparser::{BinaryReader, FunctionBody, Import, MemoryType, Operator, RecGroup, SectionLimited, TypeRef};
 
-/// Maximum size of a piece in bytes. Processing a piece takes less than a millisecond, even if no page has been touched
-/// before.
+/// Maximum size of a piece in bytes. Processing a piece takes less than a millisecond, even if the pages of the memory
+/// are accessed for the first time.
 const PIECE: u32 = 1 << 20;
 
-/// Maximum nesting depth of components that is rewritten. The engine rejects components nested more deeply.
+/// Maximum nesting depth of components up to which components are rewritten. The engine rejects a deeper nesting.
 const MAX_DEPTH: usize = 128;
 
 /// Section ids of a core module.
@@ -47,8 +47,8 @@ pub(super) fn in_pieces(binary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns the binary with bulk memory operations split into pieces. `None`: the binary contains no such operation or is
-/// not valid WASM. The compiler reports invalid WASM.
+/// Returns the binary with bulk memory operations split into pieces. `None`: the binary contains no bulk memory
+/// operation, or is not valid WASM. The compiler reports the latter later.
 fn divided(binary: &[u8]) -> Option<Vec<u8>> {
     of_binary(binary, 0).ok().flatten()
 }
@@ -175,7 +175,7 @@ impl Bulk {
     }
 }
 
-/// The facts about a module that the rewriting needs: the number of types and functions, and the memories.
+/// The properties of a module that the rewriting needs: the number of types and functions, and the memories.
 #[derive(Default)]
 struct Known {
     types: u32,
@@ -214,8 +214,8 @@ impl Known {
         Ok(())
     }
 
-    /// Replaces each operation in the code section with a call. Returns the new section and the operations to add functions
-    /// for, in the order of the functions.
+    /// Replaces each bulk memory operation in the code section with a call. Returns the new section, and the operations
+    /// for which functions must be added, in the order of the functions.
     fn replaced(&self, content: &[u8]) -> Result<(CodeSection, Vec<Bulk>)> {
         let (mut code, mut operations) = (CodeSection::new(), Vec::new());
         for body in SectionLimited::<FunctionBody<'_>>::new(reader(content))? {
@@ -241,7 +241,7 @@ impl Known {
         Ok((code, operations))
     }
 
-    /// Returns the text form of the function that performs an operation. The function's parameters are those of the
+    /// Returns the text form of the function that performs an operation. The function has the same parameters as the
     /// instruction. The last parameter is the length.
     fn function(&self, bulk: Bulk) -> String {
         let memory = |number: u32| self.memories.get(number as usize).copied().unwrap_or("i32");
@@ -260,8 +260,8 @@ impl Known {
         let advance =
             |number, width| format!("(local.set {number} ({width}.add (local.get {number}) ({width}.const {PIECE})))");
         let pieces = match bulk {
-            // The length of the data segment is unknown here. A piece beyond the end of the segment traps. No one reads the
-            // pieces written before, because the trap ends the guest.
+            // The length of the data segment is unknown here, so a piece may be beyond the end of the segment and trap.
+            // Pieces may have been written before, but nothing reads them, because the trap ends the guest.
             Bulk::Fill(target) | Bulk::Init(target, _) => {
                 let fits = fits(target, to, 0, length);
                 let advance =
@@ -273,8 +273,8 @@ impl Known {
             }
             Bulk::Copy(target, source) => {
                 let both_fit = format!("(i32.and {} {})", fits(target, to, 0, length), fits(source, second, 1, length));
-                // Bytes of overlapping ranges must be read before they are overwritten. Copies forward if the target starts
-                // at or before the source, and backward otherwise.
+                // If the ranges overlap, bytes must be read before they are overwritten. The function therefore copies
+                // forward if the target starts at or before the source, and backward otherwise.
                 let is_before = format!("(i64.le_u {} {})", long(to, 0), long(second, 1));
                 let advance = advance(0, to) + &advance(1, second);
                 let end = |number, width| {
@@ -291,8 +291,8 @@ impl Known {
                 )
             }
         };
-        // The final instruction handles the last piece. It also handles all of an operation that is out of bounds, and then
-        // traps.
+        // The final instruction processes the last piece. If the operation is out of bounds, the loop is skipped and
+        // the final instruction traps.
         format!(
             "(func (param {to} {second} {length}) (if ({length}.gt_u (local.get 2) {piece}) (then {pieces}))
                 ({name} (local.get 0) (local.get 1) (local.get 2)))"
@@ -351,7 +351,7 @@ mod tests {
             (memory.copy 1 0 (i64.extend_i32_u (local.get 0)) (local.get 1) (local.get 2)) (call 3))
         (func (memory.copy 0 1 (i32.const 0) (i64.const 0) (i32.const 4194304))))";
 
-    /// An instance of a module. `looks` counts the checks by the engine whether the guest must stop.
+    /// An instance of a module. `looks` counts how often the engine checks whether the guest must stop.
     struct Run {
         store: Store<()>,
         instance: Instance,
@@ -369,7 +369,7 @@ mod tests {
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
-            // A deadline of 0 is due again at once, so the engine counts each check.
+            // With a deadline of 0, the engine calls this function at each check.
             Ok(UpdateDeadline::Continue(0))
         });
         engine.increment_epoch();

@@ -1,9 +1,9 @@
 //! The folder `host.cache_dir`: fetched and compiled handlers, stored for the next start.
 //!
-//! hostler runs cached code without further checks, so anyone who can write to the folder can run code as hostler. A folder
-//! that another user owns, or that others may write to, is therefore not used. The folder is opened once, so that nobody
-//! can replace the folder afterwards. Failures of the cache are never fatal: a handler that cannot be cached is fetched or
-//! compiled again.
+//! hostler runs cached code without further checks, so anyone who can write to the folder can run code as hostler.
+//! hostler therefore does not use a folder that another user owns or may write to. hostler opens the folder only once,
+//! so a folder that later replaces it at the same path is never used. A failure of the cache is never fatal: a handler
+//! that is not in the cache is fetched or compiled again.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -19,7 +19,8 @@ use rustix::process::geteuid;
 
 use hostler_types::digest::{hex, sha256};
 
-/// Maximum size of all entries in bytes. Storing an entry removes the least recently used entries beyond this size.
+/// Maximum total size of all entries in bytes. When an entry is stored, the least recently used entries beyond this
+/// size are removed.
 const LIMIT: u64 = 1 << 30;
 
 /// Prefixes of the names of entries. Files with other names are left unchanged.
@@ -28,7 +29,7 @@ const KINDS: [&str; 4] = ["code-", "etag-", "sha256-", TEMPORARY];
 /// Prefix of the names of unfinished entries.
 const TEMPORARY: &str = "tmp-";
 
-/// Age in seconds after which an unfinished entry is removed. A crash left the entry behind.
+/// Age in seconds after which an unfinished entry is removed. The process that wrote an entry of this age has crashed.
 const ABANDONED: i64 = 3600;
 
 /// An open cache folder.
@@ -40,8 +41,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the folder. Creates a missing folder with mode 0700. `None`: the folder cannot be opened or is not safe to
-    /// use; the log gives the reason.
+    /// Opens the folder. Creates a missing folder with mode 0700. `None`: the folder cannot be opened, or is not safe
+    /// to use. The log contains the reason.
     pub fn open(path: &Path) -> Option<Arc<Self>> {
         match Self::with_limit(path, LIMIT) {
             Ok(cache) => Some(Arc::new(cache)),
@@ -104,12 +105,12 @@ impl Cache {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err("it is not a regular file".into());
         }
-        // A hard link in another folder lets anyone who may write to that folder change the entry. Backups by hard links
-        // create such links.
+        // Anyone who may write to the same file through a hard link in another folder can change the entry. Backup
+        // tools may create hard links.
         if stat.st_nlink > 1 {
             return Err("it has another name elsewhere, a hard link".into());
         }
-        // Marks the entry as recently used, so that it is not the next entry to be removed.
+        // Marks the entry as recently used. The least recently used entries are removed first.
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let untouched = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let _ = futimens(&file, &Timestamps { last_access: untouched, last_modification: now });
@@ -118,7 +119,8 @@ impl Cache {
         Ok(Some(bytes))
     }
 
-    /// Stores an entry and replaces an entry of the same name. Then removes old entries to stay within the size limit.
+    /// Stores an entry. Replaces an existing entry of the same name. Then removes old entries until the size limit is
+    /// met.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) {
         if bytes.len() as u64 > self.limit {
             return;
@@ -152,7 +154,8 @@ impl Cache {
         }
     }
 
-    /// Removes the least recently used entries until the remaining entries fit the limit. Never removes the entry `keep`.
+    /// Removes the least recently used entries until the remaining entries fit the size limit. Never removes the entry
+    /// `keep`.
     fn make_room(&self, keep: &str) -> io::Result<()> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(&self.folder)? {
@@ -179,7 +182,7 @@ impl Cache {
     }
 }
 
-/// The facts about an entry that decide whether the entry is removed.
+/// The properties that decide whether an entry is removed.
 struct Entry {
     /// Time of the last use, in seconds since the Unix epoch.
     used: i64,
@@ -188,8 +191,8 @@ struct Entry {
     name: String,
 }
 
-/// Returns the names of the entries to remove: unfinished entries that a crash left behind, and the least recently used
-/// entries beyond the limit.
+/// Returns the names of the entries to remove. These are the unfinished entries that a crash left behind, and the least
+/// recently used entries beyond the limit.
 fn surplus(mut entries: Vec<Entry>, limit: u64, now: i64) -> Vec<String> {
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
     let mut total = 0u64;

@@ -1,4 +1,4 @@
-//! Conversion of a consumer's grants into a WASI context. Everything that is not granted is denied.
+//! Converts a consumer's grants into a WASI context. Denies everything that is not granted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,8 +15,8 @@ use hostler_handler::Stream;
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 
-/// Maximum number of random bytes that a guest may request at once. The guest cannot be stopped while the host generates
-/// the bytes. Generating the maximum takes less than an epoch tick.
+/// Maximum number of random bytes that a guest may request at once. A guest cannot be stopped while the host generates
+/// the bytes. Generating the maximum number of bytes takes less than an epoch tick.
 const RANDOM: usize = 1 << 20;
 
 /// The grants of a consumer's guests. The default grants nothing.
@@ -28,14 +28,15 @@ pub struct Grants {
     pub dirs: Vec<Dir>,
     /// Origins that guests may send HTTP requests to, in the form that browsers use (`https://host:port`).
     pub http: Vec<String>,
-    /// Networks to which the names of granted origins may resolve, in addition to public networks.
+    /// Networks that guests may reach in addition to public networks, if the name of a granted origin resolves to an
+    /// address in them.
     pub networks: Vec<IpNet>,
     /// Channels that guests may send to.
     pub send: Vec<Channel>,
     /// The channel for replies.
     pub reply_channel: Option<Channel>,
-    /// The producer that sends the guests' messages. `None`: every send fails as unavailable. The producer's traces also
-    /// receive the spans of HTTP requests.
+    /// The producer that sends the guests' messages. `None`: every send fails as unavailable. The spans of the guests'
+    /// HTTP requests are also recorded by this producer's traces.
     pub producer: Option<Producer>,
 }
 
@@ -87,9 +88,9 @@ impl Grants {
         Ok(())
     }
 
-    /// Returns a builder of a WASI context with these grants and the guest's standard streams. Sockets and name look-ups
-    /// are denied. The variables in `stdin` describe the message and take precedence over granted variables of the same
-    /// name.
+    /// Returns a builder of a WASI context with these grants and the guest's standard streams. Denies sockets and name
+    /// look-ups. The environment variables in `stdin` describe the message. These variables take precedence over
+    /// granted variables of the same name.
     ///
     /// # Errors
     /// A granted folder cannot be opened.

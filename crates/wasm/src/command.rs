@@ -1,4 +1,5 @@
-//! Commands as handlers: programs with `main` that read the body from standard input. The exit code is the outcome.
+//! Commands as handlers. A command is a program with `main` that reads the message body from standard input. Its exit
+//! code is the outcome.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,9 +24,9 @@ use super::{Definition, denied, listing};
 use hostler_handler::{Call, Handler, Mark, Outcome};
 use hostler_types::message::Plain;
 
-/// Exit code for a temporary failure: the message is retried (`EX_TEMPFAIL` of sysexits.h).
+/// Exit code for a temporary failure (`EX_TEMPFAIL` of sysexits.h). The message is retried.
 const EX_TEMPFAIL: i32 = 75;
-/// Exit code for input that can never be processed: the message is dead-lettered (`EX_DATAERR` of sysexits.h).
+/// Exit code for input that can never be processed (`EX_DATAERR` of sysexits.h). The message is dead-lettered.
 const EX_DATAERR: i32 = 65;
 
 /// The export that identifies a component as a WASI 0.2 command.
@@ -34,7 +35,8 @@ pub(super) const RUN: Interface = Interface { name: "wasi:cli/run", version: "0.
 /// The function `run` of [`RUN`].
 const MAIN: Function = Function { interface: RUN, name: "run", alone: false };
 
-/// Runs a preview-1 module. Exit code 0 acks the message, 75 retries, 65 dead-letters, and any other code fails.
+/// Runs a preview-1 module. Exit code 0 acks the message, 75 retries it, and 65 dead-letters it. Any other exit code is
+/// a failure.
 pub(super) struct CommandHandler {
     engine: Engine,
     pre: InstancePre<Sandbox<WasiP1Ctx>>,
@@ -94,7 +96,7 @@ impl Handler for CommandHandler {
     }
 }
 
-/// Runs a WASI 0.2 command. WASI 0.2 has no standard exit codes, so `run` can only return ok or err.
+/// Runs a WASI 0.2 command. The function `run` of WASI 0.2 returns only ok or err, without an exit code.
 pub(super) struct RunHandler {
     guest: Guest,
     run: Export,
@@ -128,8 +130,8 @@ impl Handler for RunHandler {
     }
 }
 
-/// Converts an exit code to an outcome. The reason is the end of standard error, where programs usually report failures.
-/// Output before the mark was written by a hook and is ignored.
+/// Converts an exit code to an outcome. The reason of the outcome is the end of standard error, where programs usually
+/// report failures. Ignores output before the mark, because a hook wrote that output.
 fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
     if code == 0 {
         return match definition.reply_from_stdout {

@@ -1,4 +1,5 @@
-//! Handlers compiled ahead of time: the `.cwasm` file, written by `hostler compile` and verified before use.
+//! Handlers that are compiled ahead of time. `hostler compile` writes the `.cwasm` file, and hostler verifies the file
+//! before use.
 //!
 //! A file consists of these parts, in order:
 //!
@@ -9,10 +10,10 @@
 //! - the code,
 //! - the WASM that the code was compiled from (optional).
 //!
-//! The engine trusts compiled code. hostler therefore uses the code only if the header names this version of hostler and
-//! the digest of the code matches. The engine then checks its own version, its settings and the CPU. Sound code that does
-//! not fit this host is replaced by compiling the WASM in the file. A damaged file is refused. The operator is responsible
-//! for the origin of the file.
+//! The engine trusts compiled code. hostler therefore uses the code only if the header names this version of hostler
+//! and the digest of the code matches. The engine then checks its own version, its settings and the CPU. If the code is
+//! intact but does not fit this host, hostler compiles the WASM in the file instead. hostler refuses a damaged file.
+//! The operator is responsible for the origin of the file.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -65,12 +66,12 @@ struct Header {
     cpu_baseline: String,
     /// Set if the code is a component rather than a core module.
     component: bool,
-    /// Initial memory of each sandbox in bytes, summed over all instances in the sandbox.
+    /// Initial size of a sandbox's linear memory in bytes: the sum over all instances in the sandbox.
     #[serde(default)]
     memory: u64,
-    /// The part of the file with the code, after the header.
+    /// Length and digest of the code, which follows the header.
     code: Part,
-    /// The part of the file with the WASM, after the code. `None`: the file contains no WASM.
+    /// Length and digest of the WASM, which follows the code. `None`: the file contains no WASM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source: Option<Part>,
 }
@@ -94,10 +95,10 @@ pub(super) enum Code {
     Module(Module),
 }
 
-/// Code that the engine has loaded, and the initial memory of its sandboxes.
+/// Code that the engine has loaded, and the initial memory of a sandbox that runs the code.
 pub(super) struct Built {
     pub(super) code: Code,
-    /// Initial memory of each sandbox in bytes, summed over all instances in the sandbox.
+    /// Initial size of a sandbox's linear memory in bytes: the sum over all instances in the sandbox.
     pub(super) memory: u64,
 }
 
@@ -112,7 +113,7 @@ impl Built {
 pub(super) struct CodeKind {
     /// Set if the code is a component rather than a core module.
     component: bool,
-    /// Initial memory of each sandbox in bytes, summed over all instances in the sandbox.
+    /// Initial size of a sandbox's linear memory in bytes: the sum over all instances in the sandbox.
     memory: u64,
 }
 
@@ -131,10 +132,11 @@ impl Code {
 pub enum CpuBaseline {
     /// Every CPU of the architecture.
     Generic,
-    /// x86-64-v2 (SSE4.2): any x86-64 server since 2009. Equal to `Generic` on other architectures.
+    /// x86-64-v2 (SSE4.2), which every x86-64 server since 2009 supports. Equal to `Generic` on other architectures.
     #[default]
     V2,
-    /// x86-64-v3 (AVX2, BMI, FMA): most x86-64 servers since 2015. Equal to `Generic` on other architectures.
+    /// x86-64-v3 (AVX2, BMI, FMA), which most x86-64 servers since 2015 support. Equal to `Generic` on other
+    /// architectures.
     V3,
     /// All features of this machine's CPU.
     Native,
@@ -147,7 +149,7 @@ impl CpuBaseline {
     /// All baselines, in the order of [`Self::NAMES`].
     const ALL: [Self; 4] = [Self::Generic, Self::V2, Self::V3, Self::Native];
 
-    /// Returns Cranelift's names for the CPU features that the baseline adds to plain x86-64 (x86-64 psABI,
+    /// Returns the CPU features that the baseline adds to plain x86-64, as Cranelift names them (x86-64 psABI,
     /// micro-architecture levels).
     fn x86_flags(self) -> impl Iterator<Item = &'static str> {
         let v2 = "cmpxchg16b sse3 ssse3 sse41 sse42 popcnt";
@@ -201,7 +203,7 @@ pub struct Recipe<'a> {
     pub target: Option<&'a str>,
     /// The minimum CPU that the code may require.
     pub baseline: CpuBaseline,
-    /// Set to include the WASM in the file. Machines that the code does not fit then compile the WASM.
+    /// Set to include the WASM in the file. A machine that the code does not fit can then compile the WASM.
     pub with_source: bool,
 }
 
@@ -211,7 +213,8 @@ pub struct Recipe<'a> {
 /// [`CompileError`] names the handler or the target at fault.
 pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileError> {
     let baseline = recipe.baseline;
-    // The code does not depend on hostler's C library: the engine compares only the architecture and the operating system.
+    // The code does not depend on the C library that hostler is linked with. The engine compares only the architecture
+    // and the operating system.
     let here = ["gnu", "musl"].map(|library| format!("{}-unknown-linux-{library}", std::env::consts::ARCH));
     let target = recipe.target.unwrap_or(&here[0]).to_owned();
     let refused = |why: wasmtime::Error| CompileError::Target { target: target.clone(), why: format!("{why:#}") };
@@ -220,7 +223,7 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
         config.target(&target).map_err(refused)?;
         if target.starts_with("x86_64") {
             for flag in baseline.x86_flags() {
-                // SAFETY: these flags allow the compiler to use additional instructions. The engine refuses to load code
+                // SAFETY: these flags allow the compiler to use additional instructions. The engine does not load code
                 // with instructions that the CPU lacks.
                 #[allow(unsafe_code, reason = "the CPU baseline is set by flags of the code generator")]
                 unsafe {
@@ -256,8 +259,8 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
     Ok(pack((&target, &baseline.to_string()), kind, &code, recipe.with_source.then_some(&*binary)))
 }
 
-/// Returns the bytes of a compiled file. `made_for` is the target and the CPU baseline, which appear only in error
-/// messages.
+/// Returns the bytes of a compiled file. `made_for` contains the target and the CPU baseline, which appear only in
+/// error messages.
 pub(super) fn pack(made_for: (&str, &str), kind: CodeKind, code: &[u8], source: Option<&[u8]>) -> Vec<u8> {
     let header = Header {
         hostler: env!("CARGO_PKG_VERSION").into(),
@@ -294,8 +297,8 @@ pub(super) enum Found {
     Wasm(Bytes),
 }
 
-/// Verifies and loads compiled code. Returns the WASM in the file if the code cannot be used on this host. `trusted` is set
-/// if the operator vouches for the bytes.
+/// Verifies and loads compiled code. If the code cannot be used on this host, returns the WASM in the file. `trusted`
+/// is set if the operator has vouched for the origin of the bytes.
 pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Found, LoadError> {
     let damaged = |what| LoadError::new(source, what, CURE);
     let file = File::open(contents).map_err(damaged)?;
@@ -315,7 +318,7 @@ pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, truste
     Ok(Found::Wasm(wasm))
 }
 
-/// Loads compiled code that this machine stored in the cache. The error is the reason why the code cannot be used.
+/// Loads compiled code that hostler itself stored in the cache. The error is the reason why the code cannot be used.
 pub(super) fn load_own(engine: &Engine, bytes: Bytes) -> Result<Built, String> {
     match File::open(&bytes.into())?.load(engine) {
         Ok(built) => Ok(built),
@@ -332,8 +335,8 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// Reads the header and checks the length of the file. Fails if the file is damaged, or if another tool or format wrote
-    /// the file.
+    /// Reads the header and checks the length of the file. Fails if the file is damaged, has another format version, or
+    /// was written by another tool.
     fn open(contents: &'a Contents) -> Result<Self, String> {
         let short = |_| "the compiled file is cut short".to_owned();
         if contents.read(0..contents.length().min(4)).map_err(short)?.starts_with(ELF) {
@@ -374,9 +377,9 @@ impl<'a> File<'a> {
             let what = format!("this machine cannot run it (compiled for {target}, {baseline}): {error:#}");
             Fault::Unfit(what, CURE)
         };
-        // SAFETY: the digest shows that the code is unchanged since this version of hostler wrote it. The engine checks its
-        // own version, its settings and the CPU. The operator vouches for the origin by naming the file or its digest.
-        // Cached code was written by hostler itself.
+        // SAFETY: the digest shows that the code is unchanged since this version of hostler compiled the handler. The
+        // engine checks its own version, its settings and the CPU. The operator has vouched for the origin of the code
+        // by naming the file or its digest. hostler itself has written code in the cache.
         #[allow(unsafe_code, reason = "compiled code cannot be verified, only recognised")]
         let code = unsafe {
             match header.component {

@@ -1,4 +1,4 @@
-//! Handlers that are components, of any contract, including the lifecycle hooks that the handler's component exports.
+//! Handlers that are components, for any contract. Also runs the lifecycle hooks that the handler's component exports.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,7 +38,8 @@ impl<C: Contract> ComponentHandler<C> {
         }
     }
 
-    /// Stores an instance for the next message, or drops an instance that has reached its maximum number of messages.
+    /// Stores an instance for the next message. If the instance has reached its maximum number of messages, drops the
+    /// instance instead.
     fn keep(&self, mut live: Live) {
         live.used += 1;
         if live.used < self.guest.definition().messages_per_instance {
@@ -52,7 +53,7 @@ impl<C: Contract> ComponentHandler<C> {
         }
         match self.contract.handle(live, call).await {
             Ok(outcome) => (live.judge(outcome), true),
-            // Uses all output of the call, including output of a separate hook. Only the last lines become the reason.
+            // Searches all output of the call for the reason, including the output of a separate hook.
             Err(error) => (call.output.explain(live.trapped(&error), Mark::default()), false),
         }
     }

@@ -1,6 +1,6 @@
-//! Conversion of core modules into components, for modules that describe their exports. Compilers produce such modules for
-//! targets without component support, such as `wasm32-unknown-unknown`. The converted component imports no WASI, so
-//! instantiating it is cheap.
+//! Converts core modules that describe their exports into components. Compilers produce modules of this kind for
+//! targets without component support, for example `wasm32-unknown-unknown`. The component imports no WASI, so creating
+//! an instance of the component is cheap.
 
 use std::borrow::Cow;
 
@@ -14,11 +14,11 @@ use super::source::Source;
 /// `metadata`).
 const METADATA: &[u8] = b"component-type";
 
-/// Returns the binary to compile. Converts a core module that describes its exports into a component. Returns any other
-/// binary unchanged.
+/// Returns the binary to compile. If the binary is a core module that describes its exports, converts the module into a
+/// component. Returns any other binary unchanged.
 ///
 /// # Errors
-/// [`LoadError`] if a module that describes its exports is damaged or cannot be converted.
+/// [`LoadError`] if the module is damaged or cannot be converted.
 pub(super) fn componentized<'a>(
     engine: &wasmtime::Engine,
     source: &Source,
@@ -43,7 +43,7 @@ pub(super) fn componentized<'a>(
     })
 }
 
-/// The beginning of a file that Git LFS keeps elsewhere (Git LFS, spec.md).
+/// First bytes of a pointer, which Git LFS puts in place of a file that is stored elsewhere (Git LFS, spec.md).
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// Returns the binary form of a `.wasm` or `.wat` file.
@@ -57,7 +57,8 @@ pub(super) fn to_binary<'a>(source: &Source, bytes: &'a [u8]) -> Result<Cow<'a, 
             return LoadError::new(source, "it is a pointer of Git LFS, not the file itself", cure);
         }
         let what = "it is neither WASM nor its text form";
-        // Where the text form begins with something else, the parser's error says nothing more.
+        // The text form of WASM starts with a parenthesis or a comment. For any other text, the error of the parser
+        // would be of no help.
         if !bytes.trim_ascii_start().starts_with(b"(") && !bytes.trim_ascii_start().starts_with(b";;") {
             return LoadError::new(
                 source,
@@ -69,8 +70,8 @@ pub(super) fn to_binary<'a>(source: &Source, bytes: &'a [u8]) -> Result<Cow<'a, 
     })
 }
 
-/// Returns `true` if a WASM binary is a component. Bytes 6 and 7 of the header are the layer, which is 1 for components
-/// (component model specification, Binary.md).
+/// Returns `true` if a WASM binary is a component. Bytes 6 and 7 of the header contain the layer, which is 1 for a
+/// component (component model specification, Binary.md).
 pub(super) fn is_component(binary: &[u8]) -> bool {
     binary.get(6..8) == Some(&[1, 0])
 }

@@ -1,6 +1,6 @@
-//! Handlers composed of several components. The engine copies a value from one component to another in a single operation
-//! and does not check during the copy whether the guest must stop. A guest that copies large values may therefore be
-//! stopped late.
+//! Detects handlers that are composed of several components. The engine copies a value from one component to another in
+//! a single operation. During the copy, the engine does not check whether the guest must stop. A guest that copies
+//! large values may therefore be stopped late.
 
 use std::fmt;
 
@@ -9,8 +9,9 @@ use bytesize::ByteSize;
 use super::artifact::Artifact;
 use super::source::Source;
 
-/// Maximum memory of a sandbox, in bytes, in which every copy finishes in time. In larger sandboxes, a copy may take longer
-/// than the 50 ms by which a guest may outlive its processing timeout. See book/src/reliability.md for the measurements.
+/// Maximum linear memory of a sandbox, in bytes, up to which every copy finishes in time. A guest may outlive its
+/// processing timeout by 50 ms. In a larger sandbox, a single copy may take longer. See book/src/reliability.md for the
+/// measurements.
 const PROMPT: u64 = 16 << 20;
 
 /// A handler or a hooks component whose guest may outlive its processing timeout because of a long copy.
@@ -21,7 +22,7 @@ pub struct LongCopies {
 }
 
 impl LongCopies {
-    /// Examines a file whose sandboxes have `memory` bytes. `None`: all copies finish in time.
+    /// Checks a file whose sandboxes have `memory` bytes of linear memory. `None`: all copies finish in time.
     pub(super) fn of(source: &Source, artifact: &Artifact, memory: u64) -> Option<Self> {
         let can = memory > PROMPT && is_composed(artifact);
         can.then(|| Self { file: source.to_string(), memory })
@@ -45,8 +46,9 @@ impl fmt::Display for LongCopies {
     }
 }
 
-/// Returns `true` if the instances of the component have several memories. Components share no memory, so each component
-/// with code has at least one memory. The modules of one component share the memory of their language's runtime.
+/// Returns `true` if an instance of the component has several memories. Several memories indicate several inner
+/// components, because components do not share a memory. The modules of a single component share the memory of their
+/// language's runtime.
 fn is_composed(artifact: &Artifact) -> bool {
     let resources = artifact.component().and_then(|component| component.resources_required());
     resources.is_some_and(|resources| resources.num_memories > 1)

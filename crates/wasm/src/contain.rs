@@ -1,4 +1,4 @@
-//! Containment of panics in the libraries that read a handler's file. A panic is reported as a fault of the file.
+//! Catches panics of the libraries that read a handler's file. A panic is reported as a fault of the file.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,10 +7,10 @@ use super::load_error::LoadError;
 use super::source::Source;
 use hostler_telemetry as telemetry;
 
-/// Runs a step that loads `source`. Converts a panic into the error for an unusable file.
+/// Runs a step of loading `source`. If the step panics, returns the error for a file that cannot be used.
 pub(super) fn contain<T>(source: &Source, step: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
-    // Unwind safety: a step that panics leaves behind only its own result, which is dropped, and the engine's state, which
-    // the engine protects with locks.
+    // Unwind safety: after a panic, only two things could be inconsistent. The result of the step is dropped. The state
+    // of the engine is protected by the engine's own locks.
     let ended = telemetry::expecting_panics(|| catch_unwind(AssertUnwindSafe(step)));
     ended.unwrap_or_else(|panic| {
         let what = format!("it cannot be read as WASM: {}", text(&*panic));

@@ -1,4 +1,5 @@
-//! The contract of `wit/consumer.wit`: the types passed between host and guests, and the call of a handler.
+//! The contract of `wit/consumer.wit`: the types that the host and guests pass to each other, and the call of a
+//! handler.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -70,7 +71,7 @@ pub(super) struct AttributeRef<'a> {
     value: ValueRef<'a>,
 }
 
-/// The WIT type `message`. Borrows from the call, so a message is copied only once, into the guest's memory.
+/// The WIT type `message`. Borrows from the call, so the message is copied only once, into the guest's memory.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 pub(super) struct MessageRef<'a> {
@@ -198,7 +199,7 @@ impl From<State> for GuestState {
     }
 }
 
-/// Returns a duration in whole milliseconds, or `u64::MAX` if it is longer.
+/// Returns a duration in whole milliseconds. Returns `u64::MAX` if the number of milliseconds is larger.
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,9 +1,10 @@
-//! Checks the resources that a handler needs from its sandbox and that the engine does not check at load time. These are
-//! the total initial memory of all instances, the total initial elements of their tables, and the total elements of passive
-//! segments. The engine copies passive segments for each instance.
+//! Checks the resources that a sandbox needs for a handler, as far as the engine does not check them at load time. The
+//! checks cover the totals of all instances in a sandbox: initial memory, initial elements of tables, and elements of
+//! passive segments. The engine copies passive segments for each instance.
 //!
-//! A component refers to the modules that it instantiates by indices into lists. Each section may add to the lists, and
-//! inner components may refer to them. This module therefore walks a component in the same order as the engine.
+//! A component refers to modules by indices into lists. Each section may add to the lists, and inner components may
+//! refer to the lists of outer components. This module therefore processes the sections of a component in the same
+//! order as the engine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use super::source::Source;
 /// Length of the preamble before the first section, in bytes.
 const PREAMBLE: usize = 8;
 
-/// Default page size of a memory, as a power of two (64 KiB).
+/// Binary logarithm of the default page size of a memory (64 KiB).
 const PAGE: u32 = 16;
 
 /// Section ids of a core module.
@@ -43,8 +44,9 @@ const EXPORTS: u8 = 11;
 
 type Result<T> = std::result::Result<T, BinaryReaderError>;
 
-/// Refuses a handler whose sandboxes cannot start, or would exceed the resources planned for a sandbox. Returns the initial
-/// memory of each sandbox in bytes, which `limits.memory` must allow. `binary` must be valid WASM.
+/// Refuses a handler whose sandboxes would need more table elements or passive elements than a sandbox has. Returns the
+/// initial memory of a sandbox in bytes. The caller must compare this size with `limits.memory`. `binary` must be valid
+/// WASM.
 ///
 /// # Errors
 /// [`LoadError`] names the limit that the handler exceeds.
@@ -153,16 +155,17 @@ enum Item<'a> {
     Foreign,
 }
 
-/// Items by name: the exports of an instance, or the arguments for instantiating a component.
+/// Items by name: the exports of an instance, or the arguments with which a component is instantiated.
 type Exports<'a> = BTreeMap<&'a str, Item<'a>>;
 
-/// A component, and the enclosing component whose items it may refer to.
+/// A component. It may refer to the items of the enclosing component.
 struct Inner<'a> {
     binary: &'a [u8],
     outer: Option<Rc<Scope<'a>>>,
 }
 
-/// The lists of items that the sections of a component have defined up to now.
+/// The lists of items that the sections of a component define. Only the sections that were processed up to now are
+/// included.
 struct Scope<'a> {
     modules: RefCell<Vec<Item<'a>>>,
     components: RefCell<Vec<Item<'a>>>,
@@ -221,8 +224,8 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Walks a component that is instantiated with `arguments`. Adds the demand of its core instances to `demand`. Returns the
-/// exports of the instance.
+/// Processes a component that is instantiated with `arguments`. Adds the demand of the component's core instances to
+/// `demand`. Returns the exports of the instance.
 fn instantiate<'a>(inner: &Inner<'a>, arguments: &Exports<'a>, demand: &mut Demand) -> Result<Exports<'a>> {
     let none = || RefCell::new(Vec::new());
     let scope = Scope { modules: none(), components: none(), instances: none(), outer: inner.outer.clone() };
@@ -303,7 +306,8 @@ mod tests {
         (tables, passive)
     }
 
-    /// A module with tables of 10 and 5 elements, and 3 elements in passive segments. Its active segment needs no copy.
+    /// A module with tables of 10 and 5 elements, and 3 elements in passive segments. The engine does not copy the
+    /// active segment.
     const MODULE: &str =
         "(table 10 funcref) (table 5 funcref) (func $f) (elem func $f $f) (elem funcref (ref.null func))
         (elem (i32.const 0) func $f $f $f) (elem declare func $f)";
@@ -337,7 +341,7 @@ mod tests {
                (instance (instantiate $c)) (instance (instantiate $c)) (core instance (instantiate $m)))"
         );
         assert_eq!(demand(&inner), (45, 9));
-        // A module that is passed to a component, exported by it, and instantiated through the export.
+        // A module that is passed to a component. The component exports the module, and the export is instantiated.
         let passed = format!(
             "(component (core module $m {MODULE})
                (component $c (import \"m\" (core module $mine)) (export \"n\" (core module $mine)))

@@ -1,4 +1,5 @@
-//! Log lines for denied operations: one line per missing grant and call, however often the guest tries.
+//! Log lines for denied operations. Each denied operation is logged once per call, regardless of how often the guest
+//! tries.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hostler_telemetry::BY_GUEST;
 use hostler_types::message::Message;
 
-/// Maximum number of lines per call. Without the limit, a guest that tries many operations could flood the log.
+/// Maximum number of lines to log for one call. Without the limit, a guest that tries many operations could flood the
+/// log.
 const MAX_LINES: usize = 16;
 
 /// Logs the operations that one call of a guest was denied.
@@ -18,8 +20,8 @@ pub(super) struct Denials {
 }
 
 impl Denials {
-    /// Creates an empty log of denials for a call. `message`: the message that the call processes. `None`: the call has no
-    /// message.
+    /// Creates an empty log of denials for a call. `message` is the message that the call processes, or `None` if the
+    /// call has no message.
     pub(super) fn new(consumer: Arc<str>, message: Option<Arc<Message>>) -> Self {
         Self { consumer, message, told: Mutex::default() }
     }

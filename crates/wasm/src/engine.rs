@@ -11,11 +11,12 @@ use super::cache::Cache;
 use super::files::MOST_FILES;
 use super::limits::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 
-/// Interval between interruptions of running guests. At each interruption a guest yields to other tasks and can be stopped.
+/// Interval between interruptions of running guests. At each interruption, a guest yields to other tasks and can be
+/// stopped.
 const EPOCH_TICK: Duration = Duration::from_millis(10);
 
-/// Maximum size of a linear memory in bytes: the full address space of 32-bit WASM. The engine reserves these addresses for
-/// each memory in any case.
+/// Maximum size of a linear memory in bytes: the full address space of 32-bit WASM. The engine reserves this number of
+/// addresses for each memory in any case.
 const MAX_MEMORY: usize = 4 << 30;
 
 /// Number of addresses that each memory of a sandbox reserves, in bytes: the memory and its guard region.
@@ -24,11 +25,12 @@ pub const SANDBOX_ADDRESSES: u64 = MAX_MEMORY as u64 + (64 << 20);
 /// Maximum number of addresses that all memories of the pool reserve, in bytes: half of a process's 47-bit address space.
 const ADDRESSES: u64 = 1 << 46;
 
-/// Number of bytes at the start of a used memory slot that are reset in place. The rest is returned to the kernel. This
-/// part holds all memory of a guest with a small stack. Resetting in place costs a few page faults.
+/// Number of bytes at the start of a used memory slot that the engine resets in place. The engine returns the rest of
+/// the slot to the kernel. The memory of a guest with a small stack fits in the part that is reset in place, which
+/// saves the guest a few page faults.
 const KEEP_RESIDENT: usize = 256 * 1024;
 
-/// Number of bytes at the start of a used table slot that are reset in place.
+/// Number of bytes at the start of a used table slot that the engine resets in place.
 const KEEP_RESIDENT_OF_TABLE: usize = 64 * 1024;
 
 /// Compiles and runs guests. Cheap to clone.
@@ -66,7 +68,8 @@ impl Engine {
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(pool, most)));
             match wasmtime::Engine::new(&config) {
                 Ok(engine) => return Self::start(engine),
-                // Fewer addresses may be available than the processor has (`ulimit -v`). Retries with half of the memories.
+                // The process may have fewer addresses than the processor supports (`ulimit -v`). Retries with half as
+                // many memories for each sandbox.
                 Err(_) if most > 1 => most /= 2,
                 Err(error) => {
                     tracing::warn!(error = format!("{error:#}"), "cannot pool sandboxes; each is created on demand");
@@ -123,8 +126,8 @@ impl Engine {
     }
 }
 
-/// Returns the settings that affect compiled code. Running a handler and compiling a handler ahead of time use the same
-/// settings.
+/// Returns the settings that affect compiled code. These settings must be the same when a handler runs and when a
+/// handler is compiled ahead of time.
 pub(super) fn base_config() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true);
@@ -136,17 +139,18 @@ pub(super) fn base_config() -> Config {
 /// Set if the engine may compile on several threads.
 static COMPILES_IN_PARALLEL: AtomicBool = AtomicBool::new(true);
 
-/// Sets the number of threads that all engines created from now on share for compiling. The default is one thread per CPU.
-/// Starts the threads at once, because a failure to start them later could not be handled. If the threads cannot be started, the
-/// calling thread compiles alone.
+/// Sets the number of threads for compiling. All engines that are created afterwards share the threads. The default is
+/// one thread per CPU. Starts the threads at once, because a later failure to start threads could not be handled. If
+/// the threads cannot be started, each engine compiles on the calling thread alone.
 pub fn compile_with(threads: usize) {
     let started = threads > 1 && rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok();
     COMPILES_IN_PARALLEL.store(started, Ordering::Relaxed);
 }
 
-/// Returns the settings of a pool with `memories` memories for each sandbox. The totals suffice for all sandboxes at their
-/// maximum at the same time, so no sandbox can take a slot from another. A component that exceeds the maximum is refused at
-/// load time. The pool reserves only addresses: the kernel allocates a page at its first access.
+/// Returns the settings of a pool with `memories` memories for each sandbox. The pool has enough slots for all
+/// sandboxes to reach their maximum at the same time, so a sandbox never lacks a slot because of other sandboxes. A
+/// component that exceeds the maximum is refused at load time. The pool reserves only addresses. The kernel allocates a
+/// page when the page is first accessed.
 fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
     let all = |most: u32| pool.sandboxes.saturating_mul(most);
     let mut config = PoolingAllocationConfig::new();
@@ -166,16 +170,17 @@ fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
         .max_component_instance_size(1 << 20)
         .max_core_instance_size(1 << 20)
         .table_elements(TABLE_ELEMENTS)
-        // Up to wasmtime 49, the scan skips pages that the kernel is moving or has swapped out at that moment. The next
-        // guest then sees the previous guest's data in these pages (wasmtime pull request 14357). `tests/hostile/fresh.rs`
-        // demonstrates this.
+        // Up to wasmtime 49, the scan skips pages that the kernel is moving, or has swapped out, during the scan. The
+        // next guest can then read the previous guest's data in these pages (wasmtime pull request 14357).
+        // `tests/hostile/fresh.rs` demonstrates the fault.
         .pagemap_scan(Enabled::No)
         .linear_memory_keep_resident(KEEP_RESIDENT)
         .table_keep_resident(KEEP_RESIDENT_OF_TABLE);
     config
 }
 
-/// Returns the maximum number of memories per sandbox with which the pool's addresses stay within [`ADDRESSES`].
+/// Returns the maximum number of memories for each sandbox. With this number, the pool reserves at most [`ADDRESSES`]
+/// addresses.
 fn memories(sandboxes: u32) -> u32 {
     let fit = ADDRESSES / SANDBOX_ADDRESSES / u64::from(sandboxes.max(1));
     u32::try_from(fit).unwrap_or(MEMORIES).clamp(1, MEMORIES)
@@ -255,7 +260,8 @@ mod tests {
         Ok(())
     }
 
-    /// Returns a component with `instances` instances. The first `memories` have a memory each, and the next `tables` a table.
+    /// Returns a component with `instances` instances. The first `memories` instances have a memory each. The next
+    /// `tables` instances have a table each.
     fn component(instances: u32, memories: u32, tables: u32) -> String {
         let mut text =
             "(component (core module $plain) (core module $memory (memory 1)) (core module $table (table 1 funcref))"

@@ -1,5 +1,6 @@
-//! Overrides of WASI functions. Each function must exist in the linker under its expected name. Without this check, a new
-//! version of wasmtime-wasi could leave its own function in place, and a limit on guests would silently disappear.
+//! Overrides WASI functions, and checks that each function exists in the linker under its expected name. Without this
+//! check, a function that a new version of wasmtime-wasi renames would silently no longer be overridden, and a limit on
+//! guests would disappear.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, LinkerInstance};
@@ -16,7 +17,7 @@ pub(super) fn before<T: Send + 'static>(
 ) -> wasmtime::Result<()> {
     let mut instance = linker.instance(interface)?;
     for function in functions {
-        // Adding a function succeeds only if the linker has no function of that name.
+        // If adding the function succeeds, the linker had no function of that name.
         if instance.func_wrap(function, |_: StoreContextMut<'_, T>, (): ()| Ok(())).is_ok() {
             return Err(wasmtime::Error::msg(format!(
                 "wasmtime-wasi has no {interface}#{function}, before which hostler puts a bound: its version has changed, and hostler's \

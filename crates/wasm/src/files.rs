@@ -1,7 +1,7 @@
 //! The limit on the open files of a sandbox.
 //!
-//! Each sandbox has a share of the process's file descriptors, so that guests leave enough for the host and for other
-//! guests.
+//! Each sandbox may use only a share of the process's file descriptors. The host and other guests then always have
+//! enough file descriptors.
 
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::filesystem::Descriptor;
@@ -10,11 +10,11 @@ use wasmtime_wasi::p2::{DynInputStream, DynOutputStream};
 use super::denial::Denials;
 use super::listing::Listing;
 
-/// Maximum number of open files per sandbox. The limit is lower if file descriptors are scarce.
+/// Maximum number of open files for each sandbox. The number is lower if the process has few file descriptors.
 pub const MOST_FILES: usize = 1_024;
 
-/// Returns `true` if a sandbox with a limit of `most` open files may open another file. Streams and listings count too,
-/// because they keep a file open after the file's own handle is dropped.
+/// Returns `true` if a sandbox with a limit of `most` open files may open another file. A stream or listing counts as
+/// an open file, because the file stays open after the guest drops the file's own handle.
 pub(super) fn may_open(table: &mut ResourceTable, most: usize) -> bool {
     let holds = |entry: &&mut (dyn std::any::Any + Send)| {
         entry.is::<Descriptor>()

@@ -1,4 +1,5 @@
-//! Detection of native programs by their first bytes. The error then suggests a WASI build instead of a damaged file.
+//! Detects native programs by their first bytes. For a native program, the error suggests building for WASI. Without
+//! the detection, the error would report a damaged file.
 
 use super::load_error::LoadError;
 use super::source::{Contents, Source};

@@ -88,7 +88,7 @@ impl Guest {
         Scope::new(bounds, Denials::new(Arc::clone(&self.definition.consumer), None))
     }
 
-    /// Creates a sandbox and an instance in the sandbox. The error is the outcome of the call if that fails.
+    /// Creates a sandbox and an instance in the sandbox. If this fails, the error is the outcome of the call.
     pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, Outcome> {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let _running = self.engine.running();
@@ -104,8 +104,9 @@ impl Guest {
         }
     }
 
-    /// Creates the WASI context of a sandbox. A context with folders or with input from the message is created at once. A
-    /// missing folder then fails the message before the guest starts, and borrowed input need not be stored.
+    /// Returns the WASI context of a sandbox. If the context has folders or input from the message, creates the context
+    /// at once. The message then fails before the guest starts if a folder is missing, and the borrowed input need not
+    /// be stored. Otherwise, the context is created at its first use.
     fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, Outcome> {
         if self.definition.grants.dirs.is_empty() && stdin.env.is_empty() && stdin.body.is_empty() {
             let (definition, sink, limits) = (Arc::clone(&self.definition), sink.clone(), self.limits.clone());
@@ -118,7 +119,7 @@ impl Guest {
     }
 }
 
-/// Returns the outcome of a call if a granted folder cannot be opened.
+/// Returns the outcome for a call whose sandbox needs a granted folder that cannot be opened.
 pub(super) fn no_folder(error: &wasmtime::Error) -> Outcome {
     let reason = format!("a granted folder cannot be opened: {error:#}");
     match host_limit::of(error.as_ref()) {
@@ -149,8 +150,8 @@ impl Live {
         self.store.data_mut().trapped(error)
     }
 
-    /// Returns the outcome of a call that returned `outcome`. A failure becomes a host limit if the call reached a limit of
-    /// the host.
+    /// Returns the final outcome of a call that ended with `outcome`. If the call reached a limit of the host, a
+    /// failure becomes a host limit.
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         self.store.data_mut().judge(outcome)
     }
@@ -173,6 +174,6 @@ pub(super) trait Contract: Sized + Send + Sync + 'static {
     /// Finds the exported functions of a component.
     fn find(guest: &Guest) -> Result<Self, LoadError>;
 
-    /// Calls the component with one message. The error is the reason why the guest did not return.
+    /// Calls the component with one message. The error is the reason why the guest did not return from the call.
     fn handle(&self, live: &mut Live, call: &Call) -> impl Future<Output = Result<Outcome, wasmtime::Error>> + Send;
 }

@@ -1,4 +1,5 @@
-//! Lifecycle hooks, in the handler's own component or in a separate component that wraps a handler of any kind.
+//! Lifecycle hooks. A component handler may export hooks itself. A separate component with hooks can wrap a handler of
+//! any kind.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use hostler_handler::{Bounds, Call, Excerpt, HOOK_TIMEOUT, Handler, Mark, Outcom
 use hostler_telemetry::{BY_GUEST, GUEST};
 use hostler_types::State;
 
-/// Maximum number of bytes of output that are captured from a hook without a message.
+/// Maximum number of bytes of output to capture from a hook that runs without a message.
 const OUTPUT: usize = 4 * 1024;
 
 /// The hooks that a component exports.
@@ -44,7 +45,7 @@ impl HookSet {
         self.state_changed.is_some()
     }
 
-    /// Calls `message-start`. A failure fails the message, because the handler relies on the hook.
+    /// Calls `message-start`. If the hook fails, the message fails, because the handler relies on the hook.
     pub(super) async fn start(&self, live: &mut Live, call: &Call) -> Result<(), Outcome> {
         let Some(hook) = &self.message_start else { return Ok(()) };
         match live.call::<_, (Result<(), String>,)>(hook, (MessageRef::new(call),)).await {
@@ -57,8 +58,8 @@ impl HookSet {
         }
     }
 
-    /// Calls `message-end` for a call that began at `started`. `live` is an instance of `guest`. A failure is logged and
-    /// does not change the outcome. Returns `true` if the instance can be reused.
+    /// Calls `message-end` for a call that began at `started`. `live` is an instance of `guest`. A failure of the hook
+    /// is logged, but does not change the outcome. Returns `true` if the instance can be reused.
     pub(super) async fn end(
         &self,
         guest: &Guest,
@@ -79,7 +80,8 @@ impl HookSet {
         false
     }
 
-    /// Returns `true` if the component exports `processing-timeout`, which decides the outcome of a message at its timeout.
+    /// Returns `true` if the component exports `processing-timeout`. That hook decides the outcome of a message at its
+    /// processing timeout.
     pub(super) fn decide_timeouts(&self) -> bool {
         self.processing_timeout.is_some()
     }

@@ -1,4 +1,5 @@
-//! Imports of components beyond WASI: `context`, `producer`, and the sending of messages for guests of any contract.
+//! Imports of components in addition to WASI: `context` and `producer`. Also sends the messages of guests of any
+//! contract.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,14 +123,16 @@ impl From<SendError> for Refusal {
     }
 }
 
-/// Sends a message for a guest. The consumer's `allow.send` must contain the channel. Returns the id of the message.
+/// Sends a message for a guest, and returns the id of the message. Fails if the consumer's `allow.send` does not
+/// contain the channel.
 #[cfg(feature = "messaging")]
 pub(super) async fn send(grants: &Grants, scope: &Scope, channel: &str, message: Outgoing) -> Result<String, Refusal> {
     let channel = granted(grants, scope, channel)?;
     pass_on(grants, scope, &channel, message).await
 }
 
-/// Returns the channel with this name if `allow.send` contains the channel. Otherwise, logs a denial.
+/// Returns the channel with this name. If the consumer's `allow.send` does not contain the channel, logs a denial and
+/// fails.
 fn granted(grants: &Grants, scope: &Scope, channel: &str) -> Result<Channel, Refusal> {
     let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     if !grants.send.contains(&channel) {
@@ -146,7 +149,8 @@ async fn pass_on(grants: &Grants, scope: &Scope, channel: &Channel, mut message:
     producer.send_one(channel, message).await.map_err(|error| unsent(scope, error))
 }
 
-/// Converts the error of a send. Records a host limit that the queue's client reached, because the guest is not at fault.
+/// Converts the error of a send. If the queue's client has reached a host limit, records the limit, because the guest
+/// is not at fault.
 pub(super) fn unsent(scope: &Scope, error: SendError) -> Refusal {
     if let (SendError::Queue(_), Some(limit)) = (&error, Limit::at_hand()) {
         scope.reach(limit);

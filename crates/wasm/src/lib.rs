@@ -9,12 +9,12 @@
 //! | `fetch/` | downloads of handlers |
 //! | `artifact` | a handler's file: verifies its pin, detects the handler kind from its exports |
 //! | `load_error` | the error for a handler that cannot be loaded |
-//! | `foreign` | detection of programs that are not WASM, as opposed to damaged WASM files |
+//! | `foreign` | detection of native programs, which are not WASM |
 //! | `contain` | panics in the libraries that read a file, reported as faults of the file |
 //! | `componentize` | a core module that describes its exports → a component |
-//! | `composed` | handlers composed of several components, which may be stopped late while large values are copied |
-//! | `bulk` | bulk memory operations split into pieces, so that a guest can be stopped in the middle of an operation |
-//! | `demand` | resources that a handler needs and that the engine does not check at load time |
+//! | `composed` | detection of handlers that are composed of several components and may be stopped late |
+//! | `bulk` | splits bulk memory operations into pieces, between which a guest can be stopped |
+//! | `demand` | checks of a handler's resources that the engine does not make at load time |
 //! | `build`, `compiled` | WASM → code; code compiled ahead of time, and its checks |
 //! | `cache` | fetched and compiled handlers, stored for the next start |
 //! | `engine` | wasmtime's settings, the pool of sandboxes, the epoch |
@@ -130,7 +130,7 @@ pub struct Definition {
     pub hooks_sha256: Option<[u8; 32]>,
     /// The grants of the handler's guests and of the hooks.
     pub grants: Grants,
-    /// Number of messages that an instance processes before it is replaced. 1: each message gets a fresh instance.
+    /// Maximum number of messages that an instance processes. If the number is 1, each message gets a fresh instance.
     pub messages_per_instance: u32,
     /// Set if the standard output of a command is its reply.
     pub reply_from_stdout: bool,
@@ -155,8 +155,8 @@ pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadErro
     Ok(Loaded { engine: engine.clone(), definition: Arc::new(definition.clone()), artifact, hooks, summary })
 }
 
-/// A compiled handler. The limits of its sandboxes are set by [`Loaded::handler`], once the needs of all handlers are
-/// known.
+/// A compiled handler. The host calls [`Loaded::handler`] to set the limits of the handler's sandboxes, after the needs
+/// of all handlers are known.
 pub struct Loaded {
     engine: Engine,
     definition: Arc<Definition>,
@@ -173,25 +173,26 @@ impl Loaded {
         self.artifact.code_size() + self.hooks.as_ref().map_or(0, |(_, hooks)| hooks.code_size())
     }
 
-    /// Returns `true` if the handler or its hooks export `state-changed`. That hook runs in an additional sandbox.
+    /// Returns `true` if the handler or its separate hooks export `state-changed`. That hook runs in an additional
+    /// sandbox.
     pub fn observes_states(&self) -> bool {
         let artifacts = [Some(&self.artifact), self.hooks.as_ref().map(|(_, hooks)| hooks)];
         let mut components = artifacts.into_iter().flatten().filter_map(Artifact::component);
         components.any(|component| STATE_CHANGED.interface.of(component).is_some())
     }
 
-    /// Returns the handler, the hooks, or both, if their guests may outlive the processing timeout in sandboxes of `memory`
-    /// bytes.
+    /// Returns an entry for each component (the handler, the separate hooks) whose guests may outlive the processing
+    /// timeout because of long copies. `memory` is the size of a sandbox's linear memory in bytes.
     pub fn long_copies(&self, memory: u64) -> Vec<LongCopies> {
         let handler = LongCopies::of(&self.definition.source, &self.artifact, memory);
         let hooks = self.hooks.as_ref().and_then(|(source, hooks)| LongCopies::of(source, hooks, memory));
         handler.into_iter().chain(hooks).collect()
     }
 
-    /// Creates the handler. Each of its sandboxes has `memory` bytes of linear memory.
+    /// Creates the handler. Each sandbox of the handler has `memory` bytes of linear memory.
     ///
     /// # Errors
-    /// [`LoadError`] if the handler starts with more than `memory` bytes, or if its imports cannot be linked.
+    /// [`LoadError`] if the initial memory of the handler exceeds `memory` bytes, or if an import cannot be linked.
     pub fn handler(&self, memory: u64) -> Result<Arc<dyn Handler>, LoadError> {
         contain::contain(&self.definition.source, || self.link(memory))
     }
@@ -220,7 +221,7 @@ impl Loaded {
     }
 }
 
-/// Refuses a guest that starts with more memory than the limit. Otherwise every message would fail.
+/// Refuses a guest whose initial memory exceeds the limit. Otherwise, every message would fail.
 fn roomy(source: &Source, least: u64, memory: u64) -> Result<(), LoadError> {
     if least > memory { Err(LoadError::needs_memory(source, least, memory)) } else { Ok(()) }
 }

@@ -20,7 +20,8 @@ pub(super) const PASSIVE_ELEMENTS: u64 = 32 * 1024;
 /// Maximum number of core instances in one sandbox. Components of dynamic languages have dozens of core instances.
 pub(super) const CORE_INSTANCES: u32 = 256;
 
-/// Maximum number of linear memories in one sandbox. The pool has fewer if the process has few addresses.
+/// Maximum number of linear memories in one sandbox. The number is lower if the process has too few addresses for the
+/// pool.
 pub(super) const MEMORIES: u32 = 16;
 
 /// Maximum number of tables in one sandbox.
@@ -29,38 +30,41 @@ pub(super) const TABLES: u32 = 64;
 /// Maximum number of handles to resources that a guest implements itself.
 pub(super) const GUEST_HANDLES: usize = 16 * 1024;
 
-/// Maximum number of handles to resources of the host (files, streams, pollables). A small memory limit lowers the maximum.
+/// Maximum number of handles to resources of the host (files, streams, pollables). The maximum is lower if
+/// `limits.memory` is small.
 const MAX_HANDLES: usize = 1_024;
 
-/// Maximum memory of the host per handle, in bytes. A handle may be an open file stream, for which wasmtime-wasi reads
-/// ahead up to this size, or an unsent request, of which half is for headers.
+/// Maximum memory of the host for each handle, in bytes. For the handle of an open file stream, wasmtime-wasi reads
+/// ahead up to this size. For the handle of an unsent request, half of this size is for headers.
 pub(super) const HELD_PER_HANDLE: usize = 64 * 1024;
 
 const MIB: u64 = 1 << 20;
 
-/// Fixed cost of a sandbox in bytes, in addition to its linear memory and the memory that the host allocates for the guest.
-/// The cost comprises the stack (512 KiB for the guest's frames, plus the host's frames), the tables (8 bytes per element),
-/// the passive segments (16 bytes per element), the table of handles, and the part of an idle sandbox that the pool keeps.
+/// Fixed memory of a sandbox in bytes, in addition to the linear memory and the memory that the host allocates for the
+/// guest. The fixed memory consists of the stack (512 KiB for the guest's frames, plus the host's frames), the tables
+/// (8 bytes per element), the passive segments (16 bytes per element), the table of handles, and the memory that the
+/// pool does not release when the sandbox is idle.
 const SANDBOX: u64 = 3 * MIB;
 
-/// Returns the maximum memory of the host that a sandbox can use, in bytes. This is the sum of the sandbox's linear memory,
-/// the memory that the host allocates for the guest, and the fixed cost of a sandbox.
+/// Returns the maximum memory of the host that a sandbox can use, in bytes: the sum of the sandbox's linear memory, the
+/// memory that the host allocates for the guest, and the fixed memory of a sandbox.
 pub fn footprint(memory: u64) -> u64 {
     memory.saturating_add(held(memory)).saturating_add(SANDBOX)
 }
 
-/// Returns the maximum number of bytes that the host allocates for a guest with `memory` bytes of linear memory: half of
-/// `memory`, but at least 4 MiB, because small guests need that much to run.
+/// Returns the maximum number of bytes that the host allocates for a guest with `memory` bytes of linear memory. The
+/// maximum is half of `memory`, but at least 4 MiB, because even small guests need 4 MiB to run.
 fn held(memory: u64) -> u64 {
     (memory / 2).max(4 * MIB)
 }
 
-/// The limits of one sandbox. The last refusal is recorded, because a guest rarely reports it when it aborts.
+/// The limits of one sandbox. Records the last refusal, because a guest that aborts after a refusal rarely reports the
+/// refusal.
 #[derive(Debug, Clone)]
 pub(super) struct Limits {
-    /// Maximum size of all linear memories of the sandbox together, in bytes.
+    /// Maximum total size of all linear memories of the sandbox, in bytes.
     memory: usize,
-    /// Maximum number of bytes that one call of a host function may copy from the guest.
+    /// Maximum number of bytes that the host may copy from the guest in one call of a host function.
     pub(super) transfer: usize,
     /// Maximum number of handles to resources of the host.
     pub(super) handles: usize,
@@ -83,14 +87,14 @@ enum Refused {
 }
 
 impl Limits {
-    /// Creates the limits of a component. Half of the memory that the host may allocate is for a single call of a host
-    /// function. The other half is for the read-ahead of streams.
+    /// Creates the limits of a component. Of the memory that the host may allocate for a component, half is for a
+    /// single call of a host function, and half is for the read-ahead of streams.
     pub(super) fn component(memory: u64) -> Self {
         Self::new(memory, held(memory) / 2)
     }
 
-    /// Creates the limits of a command. A command's files have no streams, so a single read or write may use all of the
-    /// memory that the host may allocate.
+    /// Creates the limits of a command. The files of a command have no streams. A single read or write may therefore
+    /// use all of the memory that the host may allocate for a command.
     pub(super) fn command(memory: u64) -> Self {
         Self::new(memory, held(memory))
     }
@@ -111,8 +115,8 @@ impl Limits {
         }
     }
 
-    /// Returns the limits with `files` as the maximum number of open files. Records the memory use if `definition` has
-    /// metrics.
+    /// Returns the limits with `files` as the maximum number of open files. If `definition` has metrics, the limits
+    /// also record the memory use.
     pub(super) fn of(self, files: usize, definition: &Definition) -> Self {
         let peak = definition.metrics.as_ref().map(ConsumerMetrics::memory_peak);
         Self { files, peak, ..self }
@@ -131,8 +135,8 @@ impl Limits {
 
 impl ResourceLimiter for Limits {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        // Checks the memory's own maximum. The engine would refuse the growth too, but only after it is counted here as
-        // used.
+        // Checks the maximum that the memory declares. The engine would refuse the growth too, but only after the
+        // growth has been counted here.
         if maximum.is_some_and(|maximum| desired > maximum) {
             return Ok(false);
         }
@@ -158,7 +162,7 @@ impl ResourceLimiter for Limits {
 
     fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
-        // This check must come first, because tables in the pool have this limit as their maximum.
+        // This check must come first, because every table in the pool has this limit as its maximum.
         if elements > TABLE_ELEMENTS {
             self.refused = Some(Refused::Elements);
             return Ok(false);
@@ -170,7 +174,8 @@ impl ResourceLimiter for Limits {
         Ok(true)
     }
 
-    // The pool refuses components that exceed these limits at load time. Engines without a pool check the limits here.
+    // An engine with a pool refuses components that exceed these limits at load time. An engine without a pool checks
+    // the limits here.
     fn instances(&self) -> usize {
         CORE_INSTANCES as usize
     }
@@ -228,7 +233,7 @@ mod tests {
         assert!(limits.memory_growing(0, 100, Some(100)).unwrap());
         assert!(limits.table_growing(0, TABLE_ELEMENTS, Some(TABLE_ELEMENTS)).unwrap());
         assert_eq!(limits.hint(), None);
-        // A table in the pool has this maximum, regardless of the maximum that its guest declares.
+        // A table in the pool has this maximum, regardless of the maximum that the guest declares for the table.
         assert!(!limits.table_growing(TABLE_ELEMENTS, TABLE_ELEMENTS + 1, Some(TABLE_ELEMENTS)).unwrap());
         assert!(limits.hint().unwrap().contains("100000 elements"));
     }

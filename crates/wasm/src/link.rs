@@ -14,10 +14,10 @@ use super::{Definition, denied, http, imports, listing, lists, stubs};
 #[cfg(feature = "messaging")]
 use super::{messaging, wasmcloud};
 
-/// Links a component. Each of its instances has `memory` bytes of linear memory.
+/// Links a component. Each instance of the component has `memory` bytes of linear memory.
 ///
 /// # Errors
-/// The type of an import differs from the host's item of that name.
+/// The type of an import differs from the type of the host's item with the same name.
 pub(super) fn guest(
     engine: &Engine,
     component: &Component,

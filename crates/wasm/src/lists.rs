@@ -1,7 +1,7 @@
-//! Lists that a guest passes to the host. The length of a list is checked before the host copies any entry.
+//! Lists that a guest passes to the host. The host checks the length of a list before it copies any entry.
 //!
-//! A guest cannot be stopped while it calls the host. Copying a list costs time for each entry. With a list of millions of
-//! entries, the guest would run long after its processing timeout.
+//! A guest cannot be stopped during a call of the host, and copying a list costs time for each entry. With a list of
+//! millions of entries, the guest would run long after its processing timeout.
 
 use wasmtime::AsContextMut as _;
 use wasmtime::component::{Lift, Linker, Resource, WasmList};
@@ -12,18 +12,18 @@ use wasmtime_wasi_io::bindings::wasi::io::poll::Host as _;
 use crate::expected::before;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 
-/// Maximum number of entries in a list: attributes of a message, entries of its metadata, or fields of an HTTP head. The
-/// maximum is a hundred times the limit of SQS for attributes. Copying the entries takes less than a millisecond.
+/// Maximum number of entries in a list: attributes or metadata of a message, or fields of an HTTP head. The maximum is
+/// a hundred times the limit of SQS on attributes. Copying the maximum number of entries takes less than a millisecond.
 pub(crate) const MAX_ENTRIES: usize = 1_000;
 
 /// The interface and the function that are overridden here.
 const POLL: &str = "wasi:io/poll@0.2.12";
 const FUNCTION: &str = "poll";
 
-/// Copies a list of up to `most` entries. The inner error describes a list that is too long.
+/// Copies a list of up to `most` entries. If the list is too long, the inner error describes the fault.
 ///
 /// # Errors
-/// An entry is not valid. The error traps.
+/// An entry is not valid. The outer error traps.
 pub(crate) fn take<T: Lift + 'static>(
     host: &mut Host<'_>,
     list: &WasmList<T>,
@@ -35,7 +35,8 @@ pub(crate) fn take<T: Lift + 'static>(
     list.iter(host.as_context_mut())?.collect::<wasmtime::Result<_>>().map(Ok)
 }
 
-/// Overrides the WASI function `poll` in the linker. A guest may wait for as many pollables at once as it may have handles.
+/// Overrides the WASI function `poll` in the linker. The maximum number of pollables in a list is the maximum number of
+/// handles.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     before(linker, POLL, &[FUNCTION], |poll| {
         poll.func_wrap_async(FUNCTION, |mut host: Host<'_>, (list,): (WasmList<Resource<DynPollable>>,)| {

@@ -10,7 +10,7 @@ use super::{VERSION, WIT};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{subject}: {what}\n  cure: {cure}")]
 pub struct LoadError {
-    /// The handler, or the folder at fault.
+    /// The handler or the folder at fault.
     subject: String,
     what: String,
     cure: String,
@@ -56,8 +56,8 @@ impl LoadError {
         Self::new(source, error.to_string(), cure)
     }
 
-    /// Creates the error for imports that do not match the host. `wit` names the WIT that the imports should match. `None`:
-    /// hostler's own WIT.
+    /// Creates the error for imports that do not match the host. `wit` names the WIT that the imports should match. If
+    /// `wit` is `None`, this is hostler's own WIT.
     pub(super) fn link(source: &impl fmt::Display, error: &wasmtime::Error, wit: Option<&str>) -> Self {
         let own = format!("{WIT} (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)");
         let cure = format!("build it against {}", wit.unwrap_or(&own));
@@ -92,7 +92,7 @@ impl LoadError {
     }
 }
 
-/// Returns the end of a cure: the folder from which relative paths count.
+/// Returns the last part of a fix: the folder that relative paths start from.
 fn relative_to() -> String {
     let folder = std::env::current_dir().ok();
     folder.map_or_else(String::new, |folder| format!("; a relative path starts at {}", folder.display()))

@@ -1,4 +1,4 @@
-//! A guest's standard streams. They write to the output of the call that runs in the guest's sandbox.
+//! A guest's standard streams. The streams write to the output of the call that runs in the guest's sandbox.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,7 @@
-//! The original functions of WASI preview 1, for the functions that override them.
+//! Access to the original functions of WASI preview 1, for the functions that override them.
 //!
-//! The functions that wasmtime-wasi adds to the linker find the guest's memory through their caller, so the overrides
-//! cannot call them. The underlying functions accept the memory as a parameter and can be called.
+//! An override cannot call the function that wasmtime-wasi adds to the linker, because that function finds the guest's
+//! memory through its caller. The override calls the underlying function instead, which has the memory as a parameter.
 
 use wasmtime::{AsContextMut as _, Caller, Extern, Memory};
 use wasmtime_wasi::p1::WasiP1Ctx;

@@ -1,4 +1,4 @@
-//! A sandbox: one store with its limits, its capabilities and the call that runs in the sandbox.
+//! A sandbox: one store, with its limits, its capabilities, and the call that runs in the sandbox.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ pub(super) struct Sandbox<W> {
     pub(super) limits: Limits,
     /// The current call. Replaced when the instance is reused.
     pub(super) scope: Arc<Scope>,
-    /// The current message. `None`: the guest's contract does not support replies by sending messages.
+    /// The current message, which a guest may reply to by sending a message. `None`: the contract of the guest has no
+    /// such replies.
     pub(super) answering: Option<Answering>,
 }
 
@@ -63,8 +64,8 @@ impl ComponentWasi {
 }
 
 impl<W> Sandbox<W> {
-    /// Returns the outcome of a call that ended with `outcome`. If the call reached a limit of the host, a failure becomes
-    /// [`Outcome::HostLimit`], because the handler is not at fault.
+    /// Returns the final outcome of a call that ended with `outcome`. If the call reached a limit of the host, a
+    /// failure becomes [`Outcome::HostLimit`], because the handler is not at fault.
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         let Some(limit) = self.limits.reached.take().or_else(|| self.scope.reached.get().copied()) else {
             return outcome;
@@ -127,13 +128,14 @@ pub(super) fn store<W: Send + 'static>(
     store.set_hostcall_fuel(limits.transfer);
     store.set_max_component_handles(GUEST_HANDLES);
     store.set_epoch_deadline(1);
-    // A guest that must stop is dropped while it yields. A trap would look like a trap of the guest itself.
+    // If a guest must stop, the host drops the guest while the guest yields. A trap could not be distinguished from a
+    // trap of the guest itself.
     store.epoch_deadline_async_yield_and_update(1);
     store
 }
 
-/// Returns the reason why a guest did not return, for messages: the probable cause from the limits, and the innermost cause
-/// of the error. The reason contains no backtrace.
+/// Returns the reason why a guest did not return, as a text without a backtrace. The text contains the probable cause
+/// from the limits, and the innermost cause of the error.
 pub(super) fn fault(error: &wasmtime::Error, limits: &Limits) -> String {
     let cause = match error.downcast_ref::<wasmtime::Trap>() {
         Some(trap) => trap.to_string(),

@@ -7,12 +7,12 @@ use super::denial::Denials;
 use hostler_handler::{Bounds, Call, Limit};
 use hostler_types::message::TraceContext;
 
-/// The current call of a sandbox, with the facts that host functions need.
+/// The properties of a sandbox's current call that host functions need.
 #[derive(Debug)]
 pub(super) struct Scope {
     /// The deadline of the call, and the handle that stops the guest.
     pub(super) bounds: Bounds,
-    /// Delivery number of the message, from 1. 0: the call has no message.
+    /// Delivery number of the message, from 1. If the call has no message, the number is 0.
     pub(super) attempt: u32,
     /// The trace context that the call runs in.
     pub(super) trace: Option<Arc<TraceContext>>,

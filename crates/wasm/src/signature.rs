@@ -1,4 +1,4 @@
-//! Lookup of the functions that a component exports for a contract, with a check of their types.
+//! Finds the functions that a component exports for a contract, and checks their types.
 
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, ComponentNamedList, Lift, Lower};
@@ -17,9 +17,12 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// Returns the full name under which a component exports the interface in a supported version. A version is supported
-    /// if its major and minor version match, as semver defines compatibility for 0.x. A draft must match exactly. An export
-    /// without a version is supported too.
+    /// Returns the full name of the component's export of this interface. `None`: the component does not export the
+    /// interface in a supported version.
+    ///
+    /// An exported version is supported if its major and minor version are equal to those of the interface, because
+    /// semver defines compatibility for 0.x in this way. The version of a draft must be equal. An export without a
+    /// version is always supported.
     pub(super) fn of(&self, component: &Component) -> Option<String> {
         export_names(component).into_iter().find(|export| match export.split_once('@') {
             Some((name, version)) => name == self.name && self.speaks(version),
@@ -48,14 +51,14 @@ pub(super) fn export_names(component: &Component) -> Vec<String> {
 pub(super) struct Function {
     pub(super) interface: Interface,
     pub(super) name: &'static str,
-    /// Set if the interface must not have other functions. This check and the types distinguish drafts with the same name
-    /// and version.
+    /// Set if the interface must not have other functions. Drafts with the same name and version are distinguished by
+    /// this check and by the types of the functions.
     pub(super) alone: bool,
 }
 
 impl Function {
-    /// Finds the function and checks its type. Fails if the component's interface lacks the function or has another type
-    /// for it. Otherwise every message would fail.
+    /// Finds the function and checks its type. Fails at load time if the component does not export the function, or
+    /// exports a function of another type. Without the check, every message would fail.
     pub(super) fn required<P, R>(&self, guest: &Guest) -> Result<Export, LoadError>
     where
         P: ComponentNamedList + Lower,

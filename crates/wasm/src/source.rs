@@ -33,7 +33,7 @@ pub struct Fetched {
     pub reference: Arc<str>,
     /// The handler's bytes.
     pub bytes: Bytes,
-    /// Set if the operator pinned the bytes by a digest. Compiled code in unpinned bytes is not trusted.
+    /// Set if the operator pinned the bytes by a digest. Compiled code is not trusted without a pin.
     pub pinned: bool,
 }
 
@@ -46,13 +46,14 @@ impl fmt::Debug for Fetched {
 }
 
 impl Source {
-    /// Returns the last part of its path or reference.
+    /// Returns the last part of the source's path or reference.
     pub(super) fn name(&self) -> String {
         let text = self.to_string();
         text.rsplit('/').next().unwrap_or(&text).to_owned()
     }
 
-    /// Returns `true` if compiled code in the source may run. The operator vouches for files and for pinned bytes.
+    /// Returns `true` if compiled code in the source may run. The operator has vouched for the origin of a file by
+    /// naming it, and for the origin of other bytes by pinning them.
     pub(super) fn is_trusted(&self) -> bool {
         match self {
             Self::File(_) => true,
@@ -91,7 +92,7 @@ impl Contents {
     /// Opens a source.
     ///
     /// # Errors
-    /// [`LoadError`] if the source cannot be read, is not a regular file, or exceeds [`MAX_HANDLER`].
+    /// [`LoadError`] if the source cannot be read, is not a regular file, or is larger than [`MAX_HANDLER`].
     pub(super) fn open(source: &Source) -> Result<Self, LoadError> {
         let path = match source {
             Source::File(path) => path,
@@ -138,7 +139,7 @@ impl Contents {
     }
 }
 
-/// Opens a file. Opening a pipe does not wait for a writer.
+/// Opens a file without blocking. Opening a pipe would otherwise wait for a writer.
 fn open_now(path: &Path) -> io::Result<(File, Metadata)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -167,7 +168,7 @@ mod tests {
     fn only_files_of_a_handler_s_size_are_opened() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        // No process writes to the pipe, so waiting for a writer would never end.
+        // No process opens the pipe for writing, so opening the pipe must not wait for a writer.
         rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
         std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
         for path in [at("pipe"), at("link"), "/dev/null".into()] {

@@ -1,4 +1,4 @@
-//! Components that export `wasmcloud:messaging/handler`, and the functions that the host provides to them.
+//! Components that export `wasmcloud:messaging/handler`, and the host functions that these components import.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) const HANDLER: Interface =
 /// The function `handle-message` of [`HANDLER`].
 const HANDLE: Function = Function { interface: HANDLER, name: "handle-message", alone: true };
 
-/// Name of the attribute with the `reply-to` of a message that a guest sends.
+/// Name of the attribute that contains the `reply-to` of a message that a guest sends.
 const REPLY_TO_ATTRIBUTE: &str = "reply-to";
 
 /// A component that exports `handler` of wasmcloud:messaging.
@@ -33,7 +33,7 @@ pub(super) struct Wasmcloud {
     reply_to: Option<String>,
 }
 
-/// The WIT type `broker-message`. Borrows from the call, so a message is copied only once, into the guest's memory.
+/// The WIT type `broker-message`. Borrows from the call, so the message is copied only once, into the guest's memory.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 struct MessageRef<'a> {
@@ -84,8 +84,8 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     })
 }
 
-/// Returns the reply channel and the message to reply to if `subject` is the reply channel. Counts the reply. `None`: the
-/// send is not a reply.
+/// Returns the reply channel and the message to reply to, if `subject` is the name of the reply channel. Counts the
+/// reply. `None`: `subject` is another channel, so the message is not a reply.
 fn answered(host: &mut Host<'_>, grants: &Grants, subject: &str) -> Option<(Channel, Answering)> {
     let channel = grants.reply_channel.as_ref().filter(|channel| channel.to_string() == subject)?;
     let answering = host.data_mut().answering.as_mut()?;

@@ -72,8 +72,9 @@ where
     })
 }
 
-/// Overrides a WASI function that reads or changes a path. The arguments are the name of the function; the method that
-/// implements it, with the parameters after the folder; the path to log; and `true` if the function writes.
+/// Overrides a WASI function that reads or changes a path. The macro has four arguments: the name of the function, the
+/// method that implements the function (with the parameters after the folder), the path to log, and `true` if the
+/// function writes.
 macro_rules! asks {
     ($types:ident, $name:literal, $method:ident($($parameter:ident: $type:ty),*), $path:ident, $writes:expr) => {
         $types.func_wrap_async(
@@ -125,7 +126,8 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
     }
     let answer = host.data_mut().filesystem().open_at(at, how, path.clone(), create, flags).await;
     let answer = told(&host, answer, &path, writes)?;
-    // WASI reports errors that have no error code as `Io`. A lack of free file descriptors on the host is also reported as `Io`.
+    // WASI reports an error without a code of its own as `Io`. The error may mean that the host has no free file
+    // descriptor.
     if matches!(answer, Err(FileError::Io)) {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }

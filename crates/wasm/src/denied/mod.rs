@@ -1,8 +1,8 @@
 //! Log lines for operations that WASI itself denies: access to files outside the granted folders, and sockets.
 //!
-//! A path outside of every granted folder does not reach the host, because the guest's WASI library rejects the path. If no
-//! folder is granted, hostler can only log that the guest lists its folders. Many guests list their folders at the start
-//! without needing any, so hostler logs this once per handler.
+//! If a path is outside of every granted folder, the guest's WASI library rejects the path and the host is not called.
+//! If no folder is granted, hostler can therefore log only that the guest lists its folders. Many guests list their
+//! folders at the start without needing any folder, so hostler logs this only once per handler.
 
 mod component;
 mod preview1;
@@ -27,7 +27,7 @@ fn file(denials: &Denials, path: &str, writes: bool) {
     denials.tell(&format!("file {shown:?}"), cure);
 }
 
-/// Logs, once per `told`, that a guest lists its folders although no folder is granted.
+/// Logs that a guest lists its folders although no folder is granted. Logs only once for the same `told`.
 fn no_folders(told: &Once, denials: &Denials) {
     told.call_once(|| {
         let cure = "if it needs files, grant their folder in the consumer's allow.dirs";

@@ -15,12 +15,12 @@ use hostler_handler::Limit;
 /// The `errno` values of a denial.
 const DENIED: [i32; 3] = [Errno::Perm as i32, Errno::Rofs as i32, Errno::Notcapable as i32];
 
-/// The open flag `creat`, and the rights `fd_write` and `fd_allocate`, of WASI preview 1. Each shows that the guest wants
-/// to write.
+/// The open flag `creat`, and the rights `fd_write` and `fd_allocate`, of WASI preview 1. A guest that opens a file
+/// with any of these requests write access.
 const CREATE: i32 = 1;
 const WRITES: i64 = 1 << 6 | 1 << 8;
 
-/// Maximum number of bytes of a path that are read from the guest for a log line.
+/// Maximum number of bytes to read of a guest's path for a log line.
 const MOST_SHOWN: usize = 4 * super::SHOWN;
 
 /// Overrides WASI functions in the linker. If folders are granted, overrides the functions that accept a path. Otherwise,
@@ -45,9 +45,9 @@ fn folders(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Overrides a WASI function. The arguments are the parameters of the function; the parameters with the address and the
-/// length of the path to log; and `true` if the function writes. Signatures follow the specification
-/// (`wasi_snapshot_preview1.witx`).
+/// Overrides a WASI function. The macro's arguments after the linker are the name and the parameters of the function,
+/// the two parameters with the address and the length of the path to log, and `true` if the function writes. The
+/// signatures follow the specification (`wasi_snapshot_preview1.witx`).
 macro_rules! asks {
     ($linker:ident, $name:ident($($parameter:ident: $type:ty),*), ($path:ident, $length:ident), $writes:expr) => {
         $linker.func_wrap_async(WASI, stringify!($name), |mut host: Host<'_>, ($($parameter,)*): ($($type,)*)| {
@@ -100,14 +100,16 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
         wasi, &mut guest, at, how, path, length, flags, rights, inherited, mode, opened,
     );
     let errno = errno.await?;
-    // WASI reports errors that have no error code as `Io`. A lack of free file descriptors on the host is also reported as `Io`.
+    // WASI reports an error without a code of its own as `Io`. The error may mean that the host has no free file
+    // descriptor.
     if errno == Errno::Io as i32 {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }
     Ok(told(&mut host, errno, path, length, flags & CREATE != 0 || rights & WRITES != 0))
 }
 
-/// Logs a denial and returns `errno` unchanged. A path outside the guest's memory is not logged.
+/// Returns `errno` unchanged. If `errno` is a denial, logs the denial. Logs nothing if the path is outside of the
+/// guest's memory.
 fn told(host: &mut Host<'_>, errno: i32, path: i32, length: i32, writes: bool) -> i32 {
     if DENIED.contains(&errno)
         && let Ok(memory) = memory(host)

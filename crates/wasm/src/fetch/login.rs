@@ -13,7 +13,8 @@ pub(super) struct Login {
     pub(super) password: String,
 }
 
-/// The authentication that a registry demands in its response to an unauthenticated request (RFC 9110, WWW-Authenticate).
+/// The authentication that a registry requires, from its response to an unauthenticated request (RFC 9110,
+/// WWW-Authenticate).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Challenge {
     /// A user name and a password in each request.
@@ -46,7 +47,7 @@ impl Challenge {
     }
 }
 
-/// Parses parameters of the form `name="value"` or `name=value`. Commas outside of quotes separate parameters.
+/// Parses a list of parameters of the form `name="value"` or `name=value`. The separator is a comma outside of quotes.
 fn parameters(text: &str) -> Vec<(String, String)> {
     let (mut parts, mut quoted) = (vec![String::new()], false);
     for char in text.chars() {
@@ -61,8 +62,9 @@ fn parameters(text: &str) -> Vec<(String, String)> {
     parts.iter().filter_map(pair).collect()
 }
 
-/// Returns the login for a registry from `auths` in Docker's config: `$DOCKER_CONFIG/config.json`, or
-/// `~/.docker/config.json` if the variable is unset. Credential helpers are external programs, which hostler does not run.
+/// Returns the login for a registry from `auths` in Docker's config. The path of the config is
+/// `$DOCKER_CONFIG/config.json`, or `~/.docker/config.json` if the variable is not set. Does not support credential
+/// helpers, because hostler does not run external programs.
 pub(super) fn docker_login(registry: &str) -> Option<Login> {
     let folder = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
     let folder = folder.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".docker")))?;

@@ -65,7 +65,7 @@ pub enum Leads {
 /// Parses a manifest and selects the layer or the manifest to fetch next.
 ///
 /// # Errors
-/// [`Fault::Lasting`] if the bytes are not a manifest, or if the manifest does not lead to exactly one handler.
+/// [`Fault::Lasting`] if the bytes are not a manifest, or if the manifest does not select exactly one handler.
 pub fn read(bytes: &[u8]) -> Result<Leads, Fault> {
     let manifest: Manifest = serde_json::from_slice(bytes)
         .map_err(|error| Fault::Lasting(format!("its manifest cannot be read: {error}"), CURE))?;
@@ -94,8 +94,8 @@ pub fn read(bytes: &[u8]) -> Result<Leads, Fault> {
     layer.part().map(Leads::ToLayer)
 }
 
-/// Returns the only descriptor that fits. If no descriptor fits, returns the only descriptor of the list. Otherwise,
-/// returns `None`.
+/// Returns the only descriptor for which `fits` returns `true`. If there is none, returns the only descriptor of the
+/// list. `None`: more than one descriptor could be meant, or the list is empty.
 fn only(all: &[Descriptor], fits: impl FnMut(&&Descriptor) -> bool) -> Option<&Descriptor> {
     let fitting: Vec<_> = all.iter().filter(fits).collect();
     match (fitting.as_slice(), all) {

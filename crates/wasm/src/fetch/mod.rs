@@ -1,4 +1,5 @@
-//! Downloads of handlers: a reference → bytes. Downloads are bounded, retried, verified, and cached for the next start.
+//! Downloads the bytes of handlers by their references. Downloads are limited in size, retried, verified, and cached
+//! for the next start.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
@@ -9,9 +10,9 @@
 //! | `manifest` | selects the layer that contains the handler | none |
 //! | `login` | challenges of registries, and logins from Docker's config | a file |
 //!
-//! Content that is pinned by a digest is loaded from the cache without a request. For all other content, hostler first
-//! requests the object with its ETag, or the manifest of the artifact. If the content is unchanged, the bytes come from the
-//! cache.
+//! If content is pinned by a digest and is in the cache, hostler sends no request. For other content, hostler first
+//! requests the object with the ETag of the last version, or the manifest of the artifact. If the content is unchanged,
+//! hostler loads the bytes from the cache.
 
 #[cfg(feature = "oci")]
 mod login;
@@ -169,7 +170,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Creates an empty buffer for at most `limit` bytes. `told` is the length that the server announced.
+    /// Creates an empty buffer for at most `limit` bytes. `told` is the length that the server announced, if any.
     fn new(limit: u64, told: Option<u64>) -> Result<Self, Fault> {
         let told = told.unwrap_or_default();
         if told > limit {

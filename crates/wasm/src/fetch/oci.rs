@@ -1,8 +1,9 @@
-//! A handler in an OCI registry: first the manifest, then the layer (OCI distribution specification 1.1). Both are verified
-//! by their digests. A manifest that is requested by a tag has no digest and is not verified.
+//! Fetches a handler from an OCI registry: first the manifest, then the layer (OCI distribution specification 1.1).
+//! Verifies both by their digests. If a manifest is requested by a tag, the digest is unknown and the manifest is not
+//! verified.
 //!
-//! hostler implements the protocol itself for two reasons. The next step depends on the status of each response, and every
-//! response must be bounded, including manifests and tokens.
+//! hostler implements the protocol itself for two reasons. The next step depends on the status of each response. The
+//! size of every response must be limited, including manifests and tokens.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -28,10 +29,10 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// Maximum size of a manifest or a token in bytes. The specification requires registries to accept manifests of 4 MiB.
 const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
 
-/// Maximum number of bytes that are read from an error response to find the reason.
+/// Maximum number of bytes to read from an error response to find the reason.
 const MAX_REASON: u64 = 16 * 1024;
 
-/// Maximum number of manifests per artifact: an index, and the manifest that the index refers to.
+/// Maximum number of manifests to fetch for an artifact: an index, and the manifest that the index refers to.
 const MAX_MANIFESTS: usize = 2;
 
 /// An artifact in a registry, with the HTTP client to fetch the artifact.
@@ -43,7 +44,8 @@ pub(super) struct Artifact<'a> {
     cache: Option<&'a Cache>,
 }
 
-/// The value of the `Authorization` header. An attempt obtains the value at its first challenge. `None`: not authenticated.
+/// The value of the `Authorization` header. Each attempt obtains the value after its first challenge. `None`: the
+/// attempt is not authenticated.
 type Session = Option<HeaderValue>;
 
 impl<'a> Artifact<'a> {
@@ -89,7 +91,7 @@ impl<'a> Artifact<'a> {
     }
 
     async fn layer(&self, session: &mut Session, part: Part) -> Result<Bytes, Fault> {
-        // A manifest without a size violates the specification, but the digest still protects the layer.
+        // A descriptor without a size violates the specification, but the digest still protects the layer.
         let limit = if part.size == 0 { MAX_HANDLER } else { part.size };
         self.by_digest(session, "blobs", &part.digest, limit).await
     }
@@ -139,8 +141,8 @@ impl<'a> Artifact<'a> {
         }
     }
 
-    /// Returns the `Authorization` header for a challenge. `None`: there is no login, or hostler does not support the
-    /// challenge.
+    /// Returns the value of the `Authorization` header for a challenge. `None`: there is no login for the registry, or
+    /// hostler does not support the challenge.
     async fn answer(&self, challenge: Option<Challenge>) -> Result<Session, Fault> {
         let login = docker_login(&self.address.registry);
         let header = match (challenge, login) {
@@ -195,8 +197,8 @@ async fn body(mut response: Response, limit: u64) -> Result<Bytes, Fault> {
     Ok(bounded.bytes.into())
 }
 
-/// Converts a connection error. Removes the URL from the text, because URLs of the storage behind a registry contain
-/// signatures.
+/// Converts a connection error. Removes the URL from the text. A registry may redirect to a storage service, and the
+/// URLs of storage services contain secret signatures.
 fn broken(error: reqwest::Error) -> Fault {
     let error = error.without_url();
     match error.is_builder() || error.is_redirect() {

@@ -68,8 +68,8 @@ impl FromStr for Reference {
     }
 }
 
-/// Parses an address by the grammar of the OCI distribution specification. The registry is required: there is no default
-/// registry.
+/// Parses an address by the grammar of the OCI distribution specification. The address must contain a registry, because
+/// there is no default registry.
 fn address(text: &str) -> Result<Address, &'static str> {
     let (registry, rest) = text.split_once('/').ok_or("it lacks a repository")?;
     let (rest, digest) = match rest.split_once('@') {

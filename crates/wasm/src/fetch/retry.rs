@@ -21,8 +21,8 @@ pub struct Patience {
 }
 
 impl Default for Patience {
-    /// Returns limits that suit the largest handler: one minute is enough to fetch it over a slow connection. If
-    /// connections are refused, all attempts together take 6 s on average.
+    /// Returns limits that suit the largest handler. One minute is enough to fetch this handler over a slow connection.
+    /// If connections are refused, all attempts together take 6 s on average.
     fn default() -> Self {
         Self {
             tries: 6,
@@ -33,8 +33,8 @@ impl Default for Patience {
     }
 }
 
-/// Repeats `work` until an attempt succeeds, a fault is permanent, or a limit of `patience` is reached. Returns the last
-/// fault.
+/// Repeats `work` until an attempt succeeds, a fault is permanent, or a limit of `patience` is reached. If no attempt
+/// succeeds, returns the last fault.
 pub(super) async fn tries<T, F, W>(reference: &Reference, patience: Patience, mut work: W) -> Result<T, Fault>
 where
     F: Future<Output = Result<T, Fault>>,

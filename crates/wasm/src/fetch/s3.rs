@@ -19,7 +19,7 @@ use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Error codes of temporary faults whose HTTP status indicates a client error.
+/// Error codes of temporary faults that S3 reports with the HTTP status of a client error.
 const PASSING: [&str; 4] = ["RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"];
 
 /// An object in a bucket, with the client to fetch the object.
@@ -28,7 +28,7 @@ pub(super) struct Object<'a> {
     bucket: &'a str,
     key: &'a str,
     cache: Option<&'a Cache>,
-    /// Name of the cache entry with the ETag and the SHA-256 of the last version of the object.
+    /// Name of the cache entry that contains the ETag and the SHA-256 of the object's last version.
     entry: String,
 }
 

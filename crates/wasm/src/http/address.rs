@@ -1,19 +1,20 @@
-//! The IP addresses that a host name may resolve to: public addresses, and addresses in granted networks.
+//! Checks the IP addresses that a host name resolves to. Allowed addresses are public or in granted networks.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 
 use ipnet::IpNet;
 
-/// IPv4 blocks that are not globally reachable (IANA IPv4 special-purpose address registry), multicast and reserved blocks.
+/// IPv4 blocks that guests may not reach: blocks that are not globally reachable (IANA IPv4 special-purpose address
+/// registry), and multicast and reserved blocks.
 const SPECIAL_V4: &str = "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 \
                           192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4";
 
 /// The block that IPv6 unicast addresses are allocated from (RFC 4291, section 2.5.4).
 const GLOBAL_V6: &str = "2000::/3";
 
-/// Blocks within [`GLOBAL_V6`] that are not globally reachable or embed another address (IANA IPv6 special-purpose address
-/// registry).
+/// Blocks within [`GLOBAL_V6`] that guests may not reach: blocks that are not globally reachable, and blocks whose
+/// addresses embed another address (IANA IPv6 special-purpose address registry).
 const SPECIAL_V6: &str = "2001::/23 2001:db8::/32 2002::/16 3fff::/20";
 
 /// The special-purpose blocks and the global block, parsed.
@@ -25,10 +26,10 @@ fn blocks(text: &'static str) -> impl Iterator<Item = IpNet> {
     text.split(' ').filter_map(|block| block.parse().ok())
 }
 
-/// Prefix of IPv6 addresses that embed an IPv4 address for a translator, as 16-bit segments (RFC 6052, section 2.1).
+/// Prefix of IPv6 addresses that embed an IPv4 address for translation, as 16-bit segments (RFC 6052, section 2.1).
 const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
 
-/// Returns `true` if a connection to the address is allowed: the address is public or in a granted network.
+/// Returns `true` if a connection to the address is allowed, that is, if the address is public or in a granted network.
 pub(super) fn may_be_reached(address: IpAddr, granted: &[IpNet]) -> bool {
     let behind = behind(address);
     granted.iter().any(|network| network.contains(&address) || network.contains(&behind)) || is_public(behind)

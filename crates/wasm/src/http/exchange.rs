@@ -1,5 +1,5 @@
-//! One HTTP request of a guest and its response: checked against the grants, bounded in time, and streamed in both
-//! directions.
+//! One HTTP request of a guest and its response. The request is checked against the grants and limited in time. The
+//! bodies are streamed in both directions.
 
 use std::io;
 use std::pin::Pin;
@@ -33,7 +33,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Sends the request and waits for the head of the response. The permit is held until the response's body is dropped.
+    /// Sends the request and waits for the head of the response. The body of the response holds `permit` until the body
+    /// is dropped.
     pub(super) async fn run(
         self,
         request: http::Request<WasiBody>,
@@ -51,10 +52,11 @@ impl Exchange {
         let trace = span.context().or_else(|| self.scope.trace.clone());
         let request = outgoing(request, trace.as_deref())?;
         let sent = client.execute(request);
-        // The client does not report when a connection is established. The guest's timeouts for the connection and for the
-        // first byte are therefore added up. When the sum elapses, the guest gets the error for a late response, even if
-        // the connection was late. A connection timeout alone has no effect: [`CONNECT`] still applies. If the guest sets
-        // no timeout, the processing timeout applies.
+        // The client does not report when a connection is established. The guest's timeouts for the connection and for
+        // the first byte are therefore added. When the sum has passed, the guest gets the error for a late response,
+        // even if the connection was late. If the guest sets only a connection timeout, that timeout is ignored, and
+        // [`CONNECT`] applies instead. If the guest sets no timeout for the first byte, only the processing timeout
+        // limits the response.
         let answered = match options.first_byte_timeout {
             Some(first_byte) => {
                 let connect = options.connect_timeout.unwrap_or(CONNECT);
@@ -62,7 +64,7 @@ impl Exchange {
             }
             None => Ok(sent.await),
         };
-        // Removes the URL, which may contain a secret: the guest may log the error.
+        // Removes the URL from the error. The URL may contain a secret, and the guest may log the error.
         let answered = answered.and_then(|answer| answer.map_err(|error| self.fault(&error.without_url())));
         let response = answered.inspect_err(|error| span.failed(error))?;
         span.answered(response.status());
@@ -73,7 +75,8 @@ impl Exchange {
         Ok((response.map(|stream| body(stream).boxed_unsync()), Box::new(std::future::ready(Ok(())))))
     }
 
-    /// Converts an error of the client to an error of `wasi:http`. Logs a denial, and records a host limit.
+    /// Converts an error of the client to an error of `wasi:http`. Logs the error if it is a denial. Records a host
+    /// limit if the error was caused by one.
     fn fault(&self, error: &reqwest::Error) -> Error {
         if let Some(prohibited) = cause::<Prohibited>(error) {
             let cure = format!("add \"{}\" to the consumer's allow.networks", prohibited.address);
@@ -117,7 +120,7 @@ fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> R
     Request::try_from(request).map_err(|_| Error::HttpRequestUriInvalid)
 }
 
-/// The body of a guest's request. The client requires a type that is `Sync`; the lock exists only for this reason.
+/// The body of a guest's request. The lock is needed only because the client requires a type that is `Sync`.
 struct Outgoing(Mutex<WasiBody>);
 
 impl Outgoing {

@@ -1,8 +1,8 @@
-//! The header fields of a response: bounded, and copied into separate memory.
+//! Copies the header fields of a response into separate memory, up to a maximum size.
 //!
-//! The client's field values are slices of its read buffer, which may hold 400 KiB. A guest that keeps the fields would
-//! keep the entire buffer in memory. The size of a copy is within the memory that the host allows per handle in the guest's
-//! table.
+//! The values of the client's fields are slices of the client's read buffer, which may have 400 KiB. Without a copy,
+//! the entire buffer would stay in memory as long as the guest keeps the fields. The copy fits in the memory that the
+//! host allows for each handle in the guest's table.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -10,7 +10,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 /// Maximum size of the header fields in bytes: half of the memory that the host allows per handle.
 pub(super) const MAX_HEAD: usize = 32 * 1024;
 
-/// Memory that a field uses in the map in addition to its name and value, in bytes.
+/// Memory that a field uses in the header map, in addition to the field's name and value, in bytes.
 const FIELD: usize = 128;
 
 /// Copies header fields. `None`: the fields exceed [`MAX_HEAD`].

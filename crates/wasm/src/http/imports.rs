@@ -1,5 +1,6 @@
-//! `wasi:http` in the linker, with limits on the texts and lists that the host copies from a guest. The table entries of a
-//! request are deleted when the request is sent. The body of a request is complete only if the guest finished the body.
+//! Adds `wasi:http` to the linker, with limits on the texts and lists that the host copies from a guest. Deletes the
+//! table entries of a request when the request is sent. Marks the body of a request as complete only if the guest
+//! finished the body.
 
 use wasmtime::component::{Linker, LinkerInstance, Resource, WasmList};
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
@@ -97,9 +98,9 @@ fn requests(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime:
     })
 }
 
-/// Sends a request and deletes its options from the table. The call passes ownership of the options to the host, but the
-/// function of wasmtime-wasi-http does not delete them. Without the deletion, each request would use up one entry of the
-/// table.
+/// Sends a request and deletes the request's options from the guest's table. The guest passes ownership of the options
+/// to the host, but wasmtime-wasi-http does not delete the options. Without the deletion, each request would use up one
+/// entry of the table.
 fn handle(
     mut host: Host<'_>,
     request: Request,
@@ -114,7 +115,8 @@ fn handle(
     answered(sent, HttpError::downcast)
 }
 
-/// Returns the body of a request for the guest to write. The server receives the end of the body only after [`finish`].
+/// Returns the body of a request, to which the guest then writes. The server receives the end of the body only after
+/// [`finish`].
 fn body(mut host: Host<'_>, of: Request) -> wasmtime::Result<Result<Body, ()>> {
     let request = Request::new_own(of.rep());
     let sandbox = host.data_mut();
@@ -133,7 +135,7 @@ fn finish(
 ) -> wasmtime::Result<Result<(), ErrorCode>> {
     let handle = body.rep();
     let sandbox = host.data_mut();
-    // The mark must be set first. The client may read the end of the body at once, on another thread.
+    // Sets the mark first, because another thread of the client may read the end of the body at once.
     sandbox.wasi.uploads().1.finish(handle, true);
     let finished = sandbox.http().finish(body, trailers);
     if finished.is_err() {
@@ -150,7 +152,7 @@ fn answered<T, F, E>(
     result.map_or_else(|error| own(error).map(Err), |answer| Ok(Ok(answer)))
 }
 
-/// Calls the setter. Returns the setter's error for a value that is too long.
+/// Calls the setter. If the value is too long, does not call the setter but returns the setter's error.
 fn set(
     mut host: Host<'_>,
     fits: bool,

@@ -9,9 +9,9 @@
 //! | `span.rs`, `redact.rs` | the span of a request, and the redacted URL in the span |
 //! | `upload.rs` | the body of a request, which is complete only if the guest finished the body |
 //!
-//! A redirect is returned to the guest as an ordinary response. A guest that follows the redirect sends another request,
-//! which is checked in turn. Connections use the IP address that was checked, so changing the DNS record after the check
-//! has no effect.
+//! The host returns a redirect to the guest as an ordinary response. A guest that follows the redirect sends another
+//! request, which the host checks like any other request. A connection uses the IP address that was checked, so a
+//! change of the DNS record after the check has no effect.
 
 mod address;
 mod exchange;
@@ -41,24 +41,25 @@ use exchange::{Answer, Exchange};
 use hostler_telemetry::traces::Traces;
 use hostler_types::error_chain::with_causes;
 
-/// Maximum number of open requests per sandbox. A request is open from its start until its response body is read or
-/// dropped. A response head that the guest keeps for longer counts as a handle.
+/// Maximum number of open requests for each sandbox. A request is open from its start until the response body is read
+/// or dropped. If the guest keeps the response head for longer, the head counts as a handle.
 pub const MAX_OPEN: u64 = 16;
 
-/// Maximum memory of the host that one open request uses, in bytes: the HTTP/1 buffer (at most 408 KiB in hyper), TLS
-/// records, and a chunk of the body in each direction.
+/// Maximum memory of the host for one open request, in bytes. A request needs the HTTP/1 buffer (at most 408 KiB in
+/// hyper), TLS records, and a chunk of the body in each direction.
 const OPEN_SIZE: u64 = 512 * 1024;
 
-/// Maximum memory of the host that all open requests of a sandbox use, in bytes.
+/// Maximum memory of the host for all open requests of a sandbox, in bytes.
 pub const FOOTPRINT: u64 = MAX_OPEN * OPEN_SIZE;
 
 /// Maximum number of bytes of a request body that a guest may write at once.
 const CHUNK: usize = 64 * 1024;
 
-/// Maximum wait for a connection, regardless of the guest's timeouts: the client has a single limit for all requests.
+/// Maximum time to wait for a connection. The guest's timeouts do not change this time, because the client has a single
+/// limit for all requests.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Maximum time that an idle connection is kept for the next message. AWS load balancers close idle connections after 60 s.
+/// Maximum time to keep an idle connection for the next message. AWS load balancers close idle connections after 60 s.
 const IDLE: Duration = Duration::from_secs(30);
 /// Maximum number of idle connections per origin.
 pub const MAX_IDLE_PER_ORIGIN: usize = 16;
@@ -79,7 +80,7 @@ impl Web {
     /// # Errors
     /// An origin is not valid, or TLS cannot be set up, for example because there are no root certificates.
     pub(super) fn new(origins: &[String], networks: &[IpNet]) -> Result<Self, String> {
-        // Uses the same URL parser as requests, so that the same text always means the same origin.
+        // Uses the same URL parser as for requests. Equal texts therefore always have equal origins.
         let origin = |text: &String| {
             let url = Url::parse(text).map_err(|error| format!("`{text}` is not a valid origin: {error}"))?;
             Ok(url.origin().ascii_serialization())
@@ -118,8 +119,8 @@ fn client(networks: &[IpNet]) -> reqwest::Result<Client> {
         .build()
 }
 
-/// Resolves host names and removes addresses that guests may not reach. An IP address in a URL is not resolved and not
-/// checked: an operator who grants an IP address as an origin grants access to that address.
+/// Resolves host names and removes addresses that guests may not reach. An IP address in a URL is not resolved, and
+/// therefore not checked. An operator who grants an IP address as an origin grants access to that address.
 struct Guarded {
     networks: Arc<[IpNet]>,
 }
@@ -163,7 +164,7 @@ fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Opti
 /// The host's side of `wasi:http`, for one sandbox.
 pub(super) struct Hooks {
     web: Arc<Web>,
-    /// Limits the number of open requests. Created at the first request, because many guests send no request.
+    /// Limits the number of open requests. Created for the first request, because many guests send no requests.
     open: Option<Arc<Semaphore>>,
     /// The call that runs in the sandbox.
     pub(super) scope: Arc<Scope>,

@@ -8,8 +8,8 @@ const MAX: usize = 1024;
 /// Replacement for a secret (OpenTelemetry semantic conventions for HTTP, `url.full`).
 const REDACTED: &str = "REDACTED";
 
-/// Substrings of the names of query parameters with secret values. The substrings cover the list in the semantic
-/// conventions (signatures of AWS, Azure and Google).
+/// Substrings of the names of query parameters with secret values. These substrings cover all parameters that the
+/// semantic conventions list (signatures of AWS, Azure and Google).
 const SECRETS: [&str; 12] =
     ["sig", "token", "key", "secret", "passw", "pwd", "auth", "cred", "session", "code", "jwt", "otp"];
 
@@ -21,7 +21,7 @@ const WEBHOOKS: [(&str, &str); 4] = [
     ("webhook.office.com", "/"),
 ];
 
-/// Returns the URL with user, password, secret parameters and webhook paths redacted, and without its fragment.
+/// Returns the URL without its fragment. Redacts the user, the password, secret parameters and the paths of webhooks.
 pub(super) fn redacted(url: &Url) -> String {
     let mut text = url.scheme().to_owned() + "://";
     if !url.username().is_empty() || url.password().is_some() {
@@ -51,7 +51,7 @@ fn is_within(host: &str, domain: &str) -> bool {
 fn shown(pair: &str) -> String {
     let Some((name, _)) = pair.split_once('=') else { return pair.to_owned() };
     let lower = name.to_ascii_lowercase();
-    // A percent-encoded name could be the name of a secret, so its value is redacted too.
+    // Also redacts the value if the name is percent-encoded, because the decoded name may be the name of a secret.
     match lower.contains('%') || SECRETS.iter().any(|secret| lower.contains(secret)) {
         true => format!("{name}={REDACTED}"),
         false => pair.to_owned(),

@@ -9,7 +9,8 @@ use super::redact::redacted;
 use hostler_telemetry::traces::{Beginning, Span, SpanKind, Traces, attribute};
 use hostler_types::message::TraceContext;
 
-/// Methods that a span may name. Any other method becomes `_OTHER`, because a guest can invent any number of methods.
+/// Methods that a span may contain. Any other method is recorded as `_OTHER`, because a guest can invent any number of
+/// methods.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "QUERY"];
 
 /// The span of a request. Dropping the value ends the span. Without traces, the value does nothing.
@@ -64,7 +65,8 @@ impl RequestSpan {
 }
 
 impl Drop for RequestSpan {
-    /// Marks a request that is dropped before its response as cancelled, for example because its guest was stopped.
+    /// If the request is dropped before its response, marks the request as cancelled. This happens, for example, if the
+    /// guest was stopped.
     fn drop(&mut self) {
         if let (false, Some(span)) = (self.answered, &mut self.span) {
             span.fail("cancelled", "");

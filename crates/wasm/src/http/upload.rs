@@ -1,8 +1,8 @@
-//! The bodies of guests' requests. A body completes only if its guest finished the body. Otherwise, the body ends with an
-//! error.
+//! The bodies of guests' requests. A body is sent to its end only if the guest finished the body. Otherwise, the body
+//! ends with an error.
 //!
-//! wasmtime-wasi-http completes the body of a guest that was stopped or that trapped. A server would then accept a partial
-//! upload as complete.
+//! If a guest was stopped or trapped, wasmtime-wasi-http alone would complete the body. The server would then accept a
+//! partial upload as complete.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,9 +17,11 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-/// The request bodies of one sandbox, by the guest's handles. The value is set once the guest has finished the body.
+/// The request bodies of one sandbox, by the guest's handles. The value becomes `true` when the guest has finished the
+/// body.
 ///
-/// An entry remains until its handle is reused, so there are never more entries than handles.
+/// An entry remains until the guest's table reuses the handle for another body, so there are never more entries than
+/// handles.
 #[derive(Default)]
 pub(crate) struct Uploads(BTreeMap<u32, Arc<AtomicBool>>);
 
@@ -31,8 +33,8 @@ impl Uploads {
         Upload { body, finished, left: length(headers), held: None }.boxed_unsync()
     }
 
-    /// Marks a body as finished, or removes the mark if finishing failed. The mark must be set before the body's end is
-    /// read.
+    /// Sets or removes the mark that a body is finished. The mark must be set before the client can read the end of the
+    /// body, and must be removed if finishing failed.
     pub(super) fn finish(&self, handle: u32, finished: bool) {
         if let Some(mark) = self.0.get(&handle) {
             mark.store(finished, Ordering::Release);
@@ -40,7 +42,7 @@ impl Uploads {
     }
 }
 
-/// Returns the length that a request announces. wasmtime-wasi-http has already refused lengths that are not numbers.
+/// Returns the length that a request announces. wasmtime-wasi-http has already refused a length that is not a number.
 fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
@@ -49,19 +51,21 @@ fn length(headers: &HeaderMap) -> Option<u64> {
 struct Upload {
     body: WasiBody,
     finished: Arc<AtomicBool>,
-    /// Number of bytes that are missing from the announced length. `None`: the request announces no length.
+    /// Number of bytes of the announced length that have not arrived yet. `None`: the request announces no length.
     left: Option<u64>,
-    /// The frame that completes the announced length. The frame is held until the guest finishes the body, because a server
-    /// accepts the body as complete when this frame arrives.
+    /// The frame that completes the announced length. A server accepts the body as complete when this frame arrives.
+    /// The frame is therefore held until the guest finishes the body.
     held: Option<Frame<Bytes>>,
 }
 
 impl Upload {
-    /// Returns the frame to send. `None`: nothing to send now. Holds the frame if it completes the announced length.
+    /// Returns the frame to send. If the frame completes the announced length, holds the frame. `None`: there is
+    /// nothing to send now.
     fn pass(&mut self, frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
         let (Some(left), Some(data)) = (&mut self.left, frame.data_ref()) else { return Some(frame) };
         if *left == 0 {
-            // The body is longer than announced. Finishing such a body fails, so the rest is dropped.
+            // The body is longer than announced. The guest cannot finish a body that is too long, so the rest is
+            // dropped.
             return None;
         }
         *left = left.saturating_sub(data.len() as u64);
@@ -131,7 +135,7 @@ mod tests {
         Ok(Frame::trailers(HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from(1))])))
     }
 
-    /// Returns the frames that are sent, and `true` if the body completes. A `+` stands for trailers.
+    /// Returns the frames that are sent, with `+` for trailers. Also returns `true` if the body was sent to its end.
     async fn sent<const N: usize>(
         length: Option<u64>,
         finished: bool,

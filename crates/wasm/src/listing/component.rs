@@ -18,7 +18,7 @@ use hostler_handler::Limit;
 /// The WASI interface whose functions are overridden here.
 const TYPES: &str = "wasi:filesystem/types@0.2.12";
 
-/// The functions that open and read a listing. The resource type is replaced with them.
+/// Names of the functions that open and read a listing. The resource type of a listing is replaced too.
 const READ: &str = "[method]descriptor.read-directory";
 const NEXT: &str = "[method]directory-entry-stream.read-directory-entry";
 

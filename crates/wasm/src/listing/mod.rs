@@ -1,9 +1,9 @@
-//! Listings of granted folders. A listing is read in parts, as the guest requests entries.
+//! Listings of granted folders. The host reads a listing in parts, as the guest requests entries.
 //!
-//! wasmtime-wasi reads a whole folder when the guest opens the listing, and keeps every entry until the guest drops the
-//! listing. A folder may have any number of entries, so neither memory nor time would be bounded. Here, a listing consists
-//! of an open folder and the entries from one system call. The CPU time of the system call is charged to the guest
-//! (`hostler_handler::charge`).
+//! wasmtime-wasi reads a whole folder when the guest opens the listing, and stores every entry until the guest drops
+//! the listing. A folder may have any number of entries, so neither the memory nor the time would be limited. In this
+//! module, a listing consists of an open folder and the entries from one system call. The CPU time of the system call
+//! is charged to the guest (`hostler_handler::charge`).
 
 mod component;
 mod preview1;
@@ -21,8 +21,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime_wasi::p2::bindings::filesystem::types::DescriptorType;
 
-/// Maximum number of bytes of entries that one system call reads. With Rust's overhead per entry, the entries stay below
-/// the maximum memory of the host per handle.
+/// Maximum size of the entries that one system call reads, in bytes. Including Rust's overhead for each entry, the
+/// entries use less than the maximum memory of the host for each handle.
 const PART: usize = 16 * 1024;
 
 /// A directory entry, as returned by the kernel.

@@ -1,8 +1,8 @@
 //! Listings for preview-1 modules: `fd_readdir`.
 //!
-//! The function of wasmtime-wasi reads and examines the whole folder in each call, even for a small buffer. The function
-//! here reads only as many entries as fit the buffer. Its cookies are the kernel's positions, so no state is kept between
-//! calls.
+//! In each call, the function of wasmtime-wasi reads and examines the whole folder, even for a small buffer. The
+//! function in this module reads only as many entries as fit in the buffer. The cookies are the kernel's positions, so
+//! no state is needed between calls.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -28,8 +28,8 @@ use hostler_handler::Limit;
 /// Size of an entry's fixed part before its name, in bytes (`dirent`).
 const HEAD: usize = 24;
 
-/// The parameters of `fd_readdir`: the folder, the buffer, its length, the cookie, and the address for the number of bytes
-/// written.
+/// The parameters of `fd_readdir`: the folder, the address and length of the buffer, the cookie, and the address for
+/// the number of bytes written.
 type Asked = (i32, i32, i32, i64, i32);
 
 /// Overrides the WASI function `fd_readdir` in the linker.
@@ -42,7 +42,7 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<(
     Ok(())
 }
 
-/// Reads as many entries of a folder as fit the guest's buffer.
+/// Reads as many entries of a folder as fit in the guest's buffer.
 async fn read(host: &mut Host<'_>, asked: Asked) -> wasmtime::Result<Errno> {
     let (folder, buffer, length, cookie, used) = asked;
     let [buffer, length, used] = [buffer, length, used].map(|number| number.cast_unsigned() as usize);
@@ -83,7 +83,7 @@ fn folders(host: &mut Host<'_>) -> Vec<Arc<File>> {
     host.data_mut().wasi.ctx().table.iter_mut().filter_map(folder).collect()
 }
 
-/// Opens the folder with this serial number again, and moves to a position.
+/// Opens the folder with this serial number again, and moves the new descriptor to a position.
 fn reopen(folders: &[Arc<File>], serial: u64, position: u64) -> io::Result<OwnedFd> {
     for folder in folders {
         let metadata = folder.metadata()?;
@@ -96,8 +96,8 @@ fn reopen(folders: &[Arc<File>], serial: u64, position: u64) -> io::Result<Owned
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Returns the serial number of a file. The computation is the same as in wasmtime-wasi (`metadata_hash`), so a directory
-/// entry and the file's own metadata have the same number.
+/// Returns the serial number of a file. The computation is the same as in wasmtime-wasi (`metadata_hash`). A directory
+/// entry therefore has the same number as the metadata of the file.
 fn serial_of(device: u64, inode: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (device, inode).hash(&mut hasher);
@@ -122,14 +122,16 @@ fn part(folder: &OwnedFd, own: u64, room: usize) -> io::Result<Vec<u8>> {
 fn shown(folder: &OwnedFd, own: u64, entry: &Entry) -> io::Result<Vec<u8>> {
     let name = std::str::from_utf8(&entry.name).map_err(|_| io::ErrorKind::InvalidData)?;
     let (serial, kind) = match name {
-        // The parent's serial number is hidden: the guest must learn nothing about the folders above.
+        // Replaces the serial number of the parent folder, because the guest must learn nothing about the folders
+        // above.
         "." | ".." => (own, FileType::Directory),
         // The file may have been removed since the entry was read.
         _ => statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map_or((0, entry.kind), |stat| {
             (serial_of(stat.st_dev, stat.st_ino), FileType::from_raw_mode(stat.st_mode))
         }),
     };
-    // Preview 1 has types for stream and for datagram sockets, but none for a socket of unknown kind.
+    // Preview 1 has file types for stream sockets and for datagram sockets, but none for a socket whose kind is
+    // unknown.
     let kind = Filetype::try_from(wasi_type(kind)).unwrap_or(Filetype::Unknown);
     let mut shown = Vec::with_capacity(HEAD + name.len());
     shown.extend(entry.next.to_le_bytes());

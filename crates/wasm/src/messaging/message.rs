@@ -14,7 +14,7 @@ use super::super::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Call;
 use hostler_types::message::{AttributeValue, CONTENT_TYPE, Outgoing, Plain};
 
-/// Memory that an entry of the metadata uses in addition to its texts, in bytes.
+/// Memory that an entry of the metadata uses in addition to its name and value, in bytes.
 const ENTRY: usize = 128;
 
 /// The WIT type `metadata`.
@@ -26,7 +26,7 @@ pub(super) struct Message {
     topic: Option<String>,
     data: Data,
     attributes: BTreeMap<String, String>,
-    /// Placeholders in the table of handles that account for the message's bytes. See [`weigh`].
+    /// Placeholders in the table of handles, one for each [`HELD_PER_HANDLE`] bytes of the message. See [`weigh`].
     ballast: Vec<Resource<Ballast>>,
 }
 
@@ -47,7 +47,7 @@ impl Default for Data {
 }
 
 impl Data {
-    /// Returns the number of bytes that the host holds only for this message. A shared body counts as 0.
+    /// Returns the number of bytes that the host stores only for this message. A shared body counts as 0.
     fn weight(&self) -> usize {
         match self {
             Self::Received(_) => 0,
@@ -122,7 +122,7 @@ impl Message {
         }
     }
 
-    /// Returns the number of bytes that the host holds for the message.
+    /// Returns the number of bytes that the host stores for the message.
     fn weight(&self) -> usize {
         let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len() + ENTRY);
         self.data.weight() + attributes.sum::<usize>()
@@ -144,8 +144,8 @@ fn is_content_type(name: &str) -> bool {
     name.eq_ignore_ascii_case(CONTENT_TYPE)
 }
 
-/// Counts the bytes of a message against the limit on the guest's handles. A message takes one entry in the table per
-/// [`HELD_PER_HANDLE`] bytes, which is also the maximum for a stream's handle.
+/// Counts the bytes of a message against the limit on the guest's handles. A message uses one additional entry of the
+/// table for each [`HELD_PER_HANDLE`] bytes. The handle of a stream may use the same number of bytes.
 fn weigh(table: &mut ResourceTable, message: &mut Message) -> wasmtime::Result<()> {
     let places = message.weight() / HELD_PER_HANDLE;
     while message.ballast.len() < places {

@@ -1,7 +1,7 @@
-//! Components that export `wasi:messaging/incoming-handler`, and the functions that the host provides to them.
+//! Components that export `wasi:messaging/incoming-handler`, and the host functions that these components import.
 //!
-//! All drafts of the package share one version. The host supports the newest draft (December 2024) and detects it by the
-//! types of its functions.
+//! All drafts of the package have the same version. The host supports the newest draft (December 2024), which it
+//! detects by the types of the functions.
 
 mod message;
 
@@ -132,7 +132,8 @@ fn add_client(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtim
     })
 }
 
-/// Removes a message from the table for sending. The outer error traps; the inner error is for a disconnected client.
+/// Removes a message from the table to send the message. The outer error traps. The inner error reports that the client
+/// is disconnected.
 fn take(
     host: &mut Host<'_>,
     client: &Resource<Client>,
