@@ -200,9 +200,9 @@ fn recognise_component(source: &Source, component: &Component) -> Result<Kind, L
     Err(LoadError::new(source, format!("it is a component that exports no handler (it exports {found})"), cure))
 }
 
-/// Returns `true` if the export is probably meant to be the interface of a contract. The export then has the name of
-/// the interface, in any version. If another project owns the package of the interface, any interface of that package
-/// counts, because drafts rename interfaces.
+/// Returns `true` if an export was probably meant to be the interface of a contract. This is the case if the export has
+/// the name of the interface, in any version. If another project owns the package of the interface, any interface of
+/// that package counts, because drafts rename interfaces.
 fn is_another(export: &str, interface: &Interface) -> bool {
     let name = export.split('@').next().unwrap_or_default();
     let package = interface.package().filter(|_| *interface != contract::HANDLER);

@@ -48,7 +48,7 @@ pub(super) fn in_pieces(binary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
 }
 
 /// Returns the binary with bulk memory operations split into pieces. `None`: the binary contains no bulk memory
-/// operation, or is not valid WASM. The compiler reports the latter later.
+/// operation, or is not valid WASM. The compiler then reports invalid WASM.
 fn divided(binary: &[u8]) -> Option<Vec<u8>> {
     of_binary(binary, 0).ok().flatten()
 }
@@ -158,9 +158,9 @@ fn reader(bytes: &[u8]) -> BinaryReader<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bulk {
     Fill(u32),
-    /// Copies to the first memory from the second memory.
+    /// Copies to a memory (first field) from a memory (second field).
     Copy(u32, u32),
-    /// Copies to the memory (first field) from the data segment (second field).
+    /// Copies to a memory (first field) from a data segment (second field).
     Init(u32, u32),
 }
 

@@ -1,9 +1,9 @@
 //! The folder `host.cache_dir`: fetched and compiled handlers, stored for the next start.
 //!
 //! hostler runs cached code without further checks, so anyone who can write to the folder can run code as hostler.
-//! hostler therefore does not use a folder that another user owns or may write to. hostler opens the folder only once,
-//! so a folder that later replaces it at the same path is never used. A failure of the cache is never fatal: a handler
-//! that is not in the cache is fetched or compiled again.
+//! hostler therefore does not use a folder that another user owns or may write to. hostler opens the folder only once.
+//! If another folder later replaces the folder at the same path, hostler does not use the other folder. A failure of
+//! the cache is never fatal: a handler that is not in the cache is fetched or compiled again.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};

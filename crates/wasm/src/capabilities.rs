@@ -15,8 +15,8 @@ use hostler_handler::Stream;
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 
-/// Maximum number of random bytes that a guest may request at once. A guest cannot be stopped while the host generates
-/// the bytes. Generating the maximum number of bytes takes less than an epoch tick.
+/// Maximum number of random bytes for one request of a guest. A guest cannot be stopped while the host generates the
+/// bytes. Generating the maximum number of bytes takes less than an epoch tick.
 const RANDOM: usize = 1 << 20;
 
 /// The grants of a consumer's guests. The default grants nothing.
@@ -35,8 +35,8 @@ pub struct Grants {
     pub send: Vec<Channel>,
     /// The channel for replies.
     pub reply_channel: Option<Channel>,
-    /// The producer that sends the guests' messages. `None`: every send fails as unavailable. The spans of the guests'
-    /// HTTP requests are also recorded by this producer's traces.
+    /// The producer that sends the guests' messages. `None`: every send fails as unavailable. The producer's traces
+    /// also record the spans of the guests' HTTP requests.
     pub producer: Option<Producer>,
 }
 

@@ -199,7 +199,7 @@ pub enum CompileError {
 /// Options for compiling a handler ahead of time.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe<'a> {
-    /// The target triple. `None`: this machine.
+    /// The target triple. `None`: the target is this machine.
     pub target: Option<&'a str>,
     /// The minimum CPU that the code may require.
     pub baseline: CpuBaseline,
@@ -379,7 +379,7 @@ impl<'a> File<'a> {
         };
         // SAFETY: the digest shows that the code is unchanged since this version of hostler compiled the handler. The
         // engine checks its own version, its settings and the CPU. The operator has vouched for the origin of the code
-        // by naming the file or its digest. hostler itself has written code in the cache.
+        // by naming the file or its digest. Code in the cache was written by hostler itself.
         #[allow(unsafe_code, reason = "compiled code cannot be verified, only recognised")]
         let code = unsafe {
             match header.component {

@@ -9,9 +9,9 @@ use bytesize::ByteSize;
 use super::artifact::Artifact;
 use super::source::Source;
 
-/// Maximum linear memory of a sandbox, in bytes, up to which every copy finishes in time. A guest may outlive its
-/// processing timeout by 50 ms. In a larger sandbox, a single copy may take longer. See book/src/reliability.md for the
-/// measurements.
+/// Maximum linear memory of a sandbox, in bytes, up to which every copy finishes in time. hostler allows a guest to
+/// outlive its processing timeout by 50 ms. In a larger sandbox, a single copy may take longer than 50 ms. See
+/// book/src/reliability.md for the measurements.
 const PROMPT: u64 = 16 << 20;
 
 /// A handler or a hooks component whose guest may outlive its processing timeout because of a long copy.

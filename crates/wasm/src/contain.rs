@@ -9,8 +9,8 @@ use hostler_telemetry as telemetry;
 
 /// Runs a step of loading `source`. If the step panics, returns the error for a file that cannot be used.
 pub(super) fn contain<T>(source: &Source, step: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
-    // Unwind safety: after a panic, only two things could be inconsistent. The result of the step is dropped. The state
-    // of the engine is protected by the engine's own locks.
+    // Unwind safety: after a panic, only the result of the step and the state of the engine could be inconsistent. The
+    // result is dropped, and the engine protects its state with locks.
     let ended = telemetry::expecting_panics(|| catch_unwind(AssertUnwindSafe(step)));
     ended.unwrap_or_else(|panic| {
         let what = format!("it cannot be read as WASM: {}", text(&*panic));

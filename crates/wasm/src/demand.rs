@@ -1,6 +1,6 @@
-//! Checks the resources that a sandbox needs for a handler, as far as the engine does not check them at load time. The
-//! checks cover the totals of all instances in a sandbox: initial memory, initial elements of tables, and elements of
-//! passive segments. The engine copies passive segments for each instance.
+//! Checks the resources that a handler needs from a sandbox, because the engine does not check all of them at load
+//! time. This module adds up the needs of all instances in a sandbox: initial memory, initial elements of tables, and
+//! elements of passive segments. The engine copies passive segments for each instance.
 //!
 //! A component refers to modules by indices into lists. Each section may add to the lists, and inner components may
 //! refer to the lists of outer components. This module therefore processes the sections of a component in the same

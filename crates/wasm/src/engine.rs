@@ -19,18 +19,19 @@ const EPOCH_TICK: Duration = Duration::from_millis(10);
 /// addresses for each memory in any case.
 const MAX_MEMORY: usize = 4 << 30;
 
-/// Number of addresses that each memory of a sandbox reserves, in bytes: the memory and its guard region.
+/// Size of the address range of each memory in a sandbox, in bytes: the memory and its guard region.
 pub const SANDBOX_ADDRESSES: u64 = MAX_MEMORY as u64 + (64 << 20);
 
-/// Maximum number of addresses that all memories of the pool reserve, in bytes: half of a process's 47-bit address space.
+/// Maximum total size of the address ranges of all memories in the pool, in bytes: half of a process's 47-bit address
+/// space.
 const ADDRESSES: u64 = 1 << 46;
 
-/// Number of bytes at the start of a used memory slot that the engine resets in place. The engine returns the rest of
-/// the slot to the kernel. The memory of a guest with a small stack fits in the part that is reset in place, which
-/// saves the guest a few page faults.
+/// Size of the first part of a used memory slot, in bytes. The engine resets this part in place, and returns the rest
+/// of the slot to the kernel. The memory of a guest with a small stack fits in the first part, which saves the guest a
+/// few page faults.
 const KEEP_RESIDENT: usize = 256 * 1024;
 
-/// Number of bytes at the start of a used table slot that the engine resets in place.
+/// Size of the first part of a used table slot, in bytes. The engine resets this part in place.
 const KEEP_RESIDENT_OF_TABLE: usize = 64 * 1024;
 
 /// Compiles and runs guests. Cheap to clone.

@@ -1,6 +1,6 @@
 //! Overrides WASI functions, and checks that each function exists in the linker under its expected name. Without this
-//! check, a function that a new version of wasmtime-wasi renames would silently no longer be overridden, and a limit on
-//! guests would disappear.
+//! check, an update of wasmtime-wasi that renames a function would silently disable the override, and guests would no
+//! longer be limited by it.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, LinkerInstance};

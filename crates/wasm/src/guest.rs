@@ -105,8 +105,8 @@ impl Guest {
     }
 
     /// Returns the WASI context of a sandbox. If the context has folders or input from the message, creates the context
-    /// at once. The message then fails before the guest starts if a folder is missing, and the borrowed input need not
-    /// be stored. Otherwise, the context is created at its first use.
+    /// at once. A missing folder then fails the message before the guest starts, and the borrowed input need not be
+    /// stored. If the context has neither, the context is created at its first use.
     fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, Outcome> {
         if self.definition.grants.dirs.is_empty() && stdin.env.is_empty() && stdin.body.is_empty() {
             let (definition, sink, limits) = (Arc::clone(&self.definition), sink.clone(), self.limits.clone());

@@ -1,4 +1,4 @@
-//! Linking of components with the functions of the host.
+//! Links components with the functions of the host.
 
 use std::sync::Arc;
 

@@ -57,7 +57,7 @@ impl LoadError {
     }
 
     /// Creates the error for imports that do not match the host. `wit` names the WIT that the imports should match. If
-    /// `wit` is `None`, this is hostler's own WIT.
+    /// `wit` is `None`, the imports should match hostler's own WIT.
     pub(super) fn link(source: &impl fmt::Display, error: &wasmtime::Error, wit: Option<&str>) -> Self {
         let own = format!("{WIT} (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)");
         let cure = format!("build it against {}", wit.unwrap_or(&own));

@@ -20,10 +20,10 @@ use hostler_types::message::Message;
 pub(super) struct Sandbox<W> {
     pub(super) wasi: W,
     pub(super) limits: Limits,
-    /// The current call. Replaced when the instance is reused.
+    /// The current call. The call changes when the instance is reused.
     pub(super) scope: Arc<Scope>,
-    /// The current message, which a guest may reply to by sending a message. `None`: the contract of the guest has no
-    /// such replies.
+    /// The current message, which a guest may reply to by sending a message. `None`: under the guest's contract, a sent
+    /// message is never a reply.
     pub(super) answering: Option<Answering>,
 }
 

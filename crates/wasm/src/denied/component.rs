@@ -126,8 +126,8 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
     }
     let answer = host.data_mut().filesystem().open_at(at, how, path.clone(), create, flags).await;
     let answer = told(&host, answer, &path, writes)?;
-    // WASI reports an error without a code of its own as `Io`. The error may mean that the host has no free file
-    // descriptor.
+    // WASI uses the code `Io` for every error that has no code of its own. The error may mean that the host has no free
+    // file descriptor.
     if matches!(answer, Err(FileError::Io)) {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }

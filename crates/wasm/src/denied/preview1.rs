@@ -15,8 +15,8 @@ use hostler_handler::Limit;
 /// The `errno` values of a denial.
 const DENIED: [i32; 3] = [Errno::Perm as i32, Errno::Rofs as i32, Errno::Notcapable as i32];
 
-/// The open flag `creat`, and the rights `fd_write` and `fd_allocate`, of WASI preview 1. A guest that opens a file
-/// with any of these requests write access.
+/// The open flag `creat`, and the rights `fd_write` and `fd_allocate`, of WASI preview 1. Each of them shows that the
+/// guest requests write access.
 const CREATE: i32 = 1;
 const WRITES: i64 = 1 << 6 | 1 << 8;
 
@@ -100,8 +100,8 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
         wasi, &mut guest, at, how, path, length, flags, rights, inherited, mode, opened,
     );
     let errno = errno.await?;
-    // WASI reports an error without a code of its own as `Io`. The error may mean that the host has no free file
-    // descriptor.
+    // WASI uses the code `Io` for every error that has no code of its own. The error may mean that the host has no free
+    // file descriptor.
     if errno == Errno::Io as i32 {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }

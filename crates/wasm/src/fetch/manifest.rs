@@ -1,4 +1,4 @@
-//! Selection of the layer of an artifact that contains the handler.
+//! Selects the layer of an artifact that contains the handler.
 
 use serde::Deserialize;
 
@@ -49,7 +49,7 @@ struct Platform {
 pub struct Part {
     /// SHA-256 of the part.
     pub digest: [u8; 32],
-    /// Size in bytes. 0: the manifest does not give the size.
+    /// Size in bytes. The size is 0 if the manifest does not contain a size.
     pub size: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Part {
 pub enum Leads {
     /// The layer that contains the handler.
     ToLayer(Part),
-    /// Another manifest. The manifest is an index.
+    /// Another manifest, because this manifest is an index.
     ToManifest(Part),
 }
 

@@ -47,9 +47,9 @@ pub type Wanted = (Reference, Option<[u8; 32]>);
 /// Options for fetching handlers. Missing AWS settings come from the AWS environment.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// AWS region. `None`: from the AWS environment.
+    /// AWS region. `None`: the region comes from the AWS environment.
     pub region: Option<String>,
-    /// URL of a service that is compatible with S3. `None`: from the AWS environment.
+    /// URL of a service that is compatible with S3. `None`: the URL comes from the AWS environment.
     pub endpoint_url: Option<String>,
     /// Limits on the duration and the number of attempts.
     pub patience: Patience,

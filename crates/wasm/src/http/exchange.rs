@@ -75,8 +75,8 @@ impl Exchange {
         Ok((response.map(|stream| body(stream).boxed_unsync()), Box::new(std::future::ready(Ok(())))))
     }
 
-    /// Converts an error of the client to an error of `wasi:http`. Logs the error if it is a denial. Records a host
-    /// limit if the error was caused by one.
+    /// Converts an error of the client to an error of `wasi:http`. If the error is a denial, logs the denial. If a host
+    /// limit caused the error, records the limit.
     fn fault(&self, error: &reqwest::Error) -> Error {
         if let Some(prohibited) = cause::<Prohibited>(error) {
             let cure = format!("add \"{}\" to the consumer's allow.networks", prohibited.address);

@@ -127,7 +127,7 @@ fn body(mut host: Host<'_>, of: Request) -> wasmtime::Result<Result<Body, ()>> {
     Ok(Ok(body))
 }
 
-/// Finishes the body of a request, so that the server receives the end of the body.
+/// Finishes the body of a request. The server then receives the end of the body.
 fn finish(
     mut host: Host<'_>,
     body: Body,

@@ -52,7 +52,7 @@ const OPEN_SIZE: u64 = 512 * 1024;
 /// Maximum memory of the host for all open requests of a sandbox, in bytes.
 pub const FOOTPRINT: u64 = MAX_OPEN * OPEN_SIZE;
 
-/// Maximum number of bytes of a request body that a guest may write at once.
+/// Maximum size of one write of a guest to a request body, in bytes.
 const CHUNK: usize = 64 * 1024;
 
 /// Maximum time to wait for a connection. The guest's timeouts do not change this time, because the client has a single

@@ -26,7 +26,7 @@ use wasmtime_wasi_http::{Error, WasiBody};
 pub(crate) struct Uploads(BTreeMap<u32, Arc<AtomicBool>>);
 
 impl Uploads {
-    /// Wraps a body, so that the body completes only after [`Self::finish`].
+    /// Wraps a body. The wrapped body completes only after [`Self::finish`].
     pub(super) fn guard(&mut self, handle: u32, headers: &HeaderMap, body: WasiBody) -> WasiBody {
         let finished = Arc::<AtomicBool>::default();
         self.0.insert(handle, Arc::clone(&finished));
