@@ -51,7 +51,7 @@ impl Limit {
     }
 
     /// Tests whether the process can open another file descriptor and start another thread. Returns the limit that the
-    /// process has reached. `None`: no limit is reached. For a failure whose error does not give the cause.
+    /// process has reached. `None`: no limit is reached. Used for failures whose error does not give the cause.
     pub fn at_hand() -> Option<Self> {
         Self::of_descriptors().or_else(|| match thread::Builder::new().spawn(|| {}) {
             Ok(started) => {
