@@ -4,7 +4,7 @@
 //! health check would then mistake a busy consumer for a stuck one, and a stuck consumer for a busy one. The start time
 //! in the file would no longer match the start time of the process. The host therefore stores [`Instant`]s and converts
 //! them at each write. The conversion uses an anchor: a pair of readings of both clocks. The anchor moves only when the
-//! system clock has been set. Otherwise, an instant has the same timestamp in every write.
+//! system clock has been set. As long as the anchor does not move, an instant has the same timestamp in every write.
 
 use std::time::{Duration, Instant};
 

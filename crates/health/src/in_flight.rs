@@ -33,7 +33,7 @@ pub enum Answer {
         /// The effect of the request.
         result: CancelResult,
     },
-    /// The requested consumer, or every consumer if none was requested, has no message with this id in flight.
+    /// No message with this id is in flight at the requested consumer, or at any consumer if no consumer was requested.
     NotInFlight,
     /// Several consumers have the message in flight. Nothing was cancelled. The field contains the names of the
     /// consumers.

@@ -123,8 +123,7 @@ pub struct ConsumerReport {
     /// time after which an unsettled message is redelivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settling_fails: Option<SettlingFails>,
-    /// The latest failures among those that `failed` counts, latest first. Contains only a few failures. The file omits
-    /// an empty list.
+    /// The last few failures that `failed` counts, latest first. The file omits an empty list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_failures: Vec<FailureReport>,
 }

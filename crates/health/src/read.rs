@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::{Report, SCHEMA, lock};
 
-/// Maximum time that a reader waits for the lock. The timeout of the container's HEALTHCHECK (6 s) must be longer.
+/// Maximum time to wait for the lock before reading. The timeout of the container's HEALTHCHECK (6 s) must be longer.
 /// Otherwise, the health check would be killed before it reports the reason.
 pub const LOCK_WAIT: Duration = Duration::from_secs(5);
 

@@ -180,7 +180,7 @@ impl Requests {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        // Follows no symbolic link, so that no other folder changes its owner.
+        // Follows no symbolic link. Otherwise, the owner of another folder could be changed.
         let folder = lock::no_follow().read(true).open(&self.folder)?;
         if folder.metadata()?.is_dir() { fchown(&folder, Some(host.uid()), Some(host.gid())) } else { Ok(()) }
     }

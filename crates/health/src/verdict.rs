@@ -60,7 +60,7 @@ impl Status {
     }
 }
 
-/// A reason for a verdict. Serialized as its text.
+/// A reason for a verdict, serialized as the text of the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// There is no health file. Normal within the start period.

@@ -10,8 +10,8 @@ use fs2::FileExt;
 
 use super::{Report, lock};
 
-/// Maximum time that a write waits for the lock: half a [`super::TICK`]. A reader that hangs can therefore delay the
-/// host, but cannot stop it.
+/// Maximum time to wait for the lock before writing: half a [`super::TICK`]. A reader that hangs can therefore delay
+/// the host, but cannot stop it.
 pub const WRITE_LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// Maximum number of attempts of one write. Another process may remove the folder between two attempts.
