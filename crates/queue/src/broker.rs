@@ -28,8 +28,8 @@ pub struct ChannelSpec {
     /// dead-letters the message. `None`: the channel has no dead-letter queue, and
     /// [`Settlement::DeadLetter`](crate::Settlement::DeadLetter) is refused.
     pub max_receives: Option<u32>,
-    /// Maximum delay that messages to the channel are sent with. The queue is set up to neither drop nor dead-letter a
-    /// message during this delay.
+    /// Maximum delay of messages to the channel. The queue is set up to neither drop nor dead-letter a message during
+    /// this delay.
     pub longest_delay: Duration,
     /// Duration of a lease if the receive does not specify a duration (SQS: the queue's visibility timeout).
     pub lease: Duration,

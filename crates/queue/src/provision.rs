@@ -82,7 +82,7 @@ impl fmt::Display for Finding {
 /// of a service.
 #[async_trait]
 pub trait Provisioner: Admin {
-    /// Creates the missing resources of a channel. Leaves existing resources unchanged. For callers other than the
+    /// Creates the missing resources of a channel. Leaves existing resources unchanged. Used by callers other than the
     /// channel's consumer.
     ///
     /// # Errors

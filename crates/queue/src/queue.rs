@@ -41,13 +41,14 @@ pub struct Delivery {
 /// The limits of a driver's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of messages that one receive returns.
+    /// Maximum number of messages in the result of one receive.
     pub receive_batch: usize,
     /// Maximum number of entries in one extend or settle call.
     pub settle_batch: usize,
-    /// Maximum time that a settlement waits for other settlements to share its call. Zero for drivers with cheap calls.
+    /// Maximum time to wait for further settlements before a settle call. The settlements then share the call. The time
+    /// is zero for drivers with cheap calls.
     pub settle_linger: Duration,
-    /// Maximum time that one receive waits for a message.
+    /// Maximum time to wait for a message in one receive.
     pub max_wait: Duration,
     /// Maximum total duration of a message's lease with all extensions, counted from the receive.
     pub max_lease: Duration,
