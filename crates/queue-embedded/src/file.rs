@@ -91,8 +91,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Checks that the opened file is still the file at the queue's path. Writes to a file that was removed or replaced
-    /// would be lost.
+    /// Checks that the opened file is still the file at the queue's path. A write to a file that was removed or
+    /// replaced would be lost.
     pub(super) fn still_there(&self) -> Result<(), QueueError> {
         // An open queue's file contains at least a header, so an empty file was emptied by another process.
         match self.found() {
@@ -278,8 +278,8 @@ fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     }
 }
 
-/// Waits 1 ms before SQLite's next attempt to acquire a lock. Returns `false` after [`BUSY`], so that SQLite gives up.
-/// SQLite's own busy handler may sleep for 100 ms between attempts, which would delay a receive.
+/// Waits 1 ms before SQLite's next attempt to acquire a lock. Returns `false` after [`BUSY`], which makes SQLite give
+/// up. SQLite's own busy handler may sleep for 100 ms between attempts, which would delay a receive.
 #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn wait_for_lock(tries: i32) -> bool {
     thread_local!(static ASKED_FIRST: Cell<Option<Instant>> = const { Cell::new(None) });

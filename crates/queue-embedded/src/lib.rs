@@ -54,7 +54,7 @@ pub struct Options {
 /// Kind of worker that runs the driver's operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Worker {
-    /// A separate thread, so that file access never blocks a caller.
+    /// A separate thread. File access therefore never blocks a caller.
     #[default]
     Thread,
     /// A task on the caller's runtime. The task waits by tokio's clock, so tests can run in virtual time. If another

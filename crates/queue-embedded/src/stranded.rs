@@ -12,7 +12,7 @@ use rusqlite::{Connection, params};
 use super::clock::Job;
 use super::clock::Session;
 
-/// Maximum number of blocked messages that one search examines. A search takes a few milliseconds.
+/// Maximum number of blocked messages to examine in one search. A search takes a few milliseconds.
 const PAGE: i64 = 500;
 
 /// Key of an entry within its queue.

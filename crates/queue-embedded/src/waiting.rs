@@ -46,8 +46,8 @@ impl Waiting {
         }
     }
 
-    /// Checks whether a message is visible, and returns `true` if so. `changed` is set if the file was written since
-    /// the last check.
+    /// Returns `true` if a message is visible. `changed` is set if the file was written since the last check. If
+    /// `changed` is not set and no message is due, does not read the file.
     pub(super) fn look(&mut self, db: &Session<'_>, changed: bool) -> rusqlite::Result<bool> {
         let now = db.now();
         if self.reply.is_closed() || !(changed || self.due.is_some_and(|due| due <= now)) {

@@ -37,7 +37,7 @@ pub(crate) fn is_of_the_row(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none()
 }
 
-/// Moves an entry that cannot be read to the dead-letter queue. Creates the dead-letter queue if the queue has none,
+/// Moves an entry that cannot be read to the dead-letter queue. If the queue has no dead-letter queue, creates one,
 /// because the entry would otherwise block later messages.
 pub(crate) fn set_aside(
     db: &Connection,
