@@ -22,12 +22,27 @@ struct HostArg {
     config: ConfigArg,
 }
 
+const HELP: &str = "\
+Examples:
+  hostler inflight
+  hostler inflight --json
+
+AGE is the run time of the handler. TIME LEFT and LEASE LEFT are the times until the processing timeout and until the \
+    lease ends; heartbeats extend the lease before. The command asks the host through a file beside the health file. \
+    It therefore works in a container by `docker exec`. The answer takes about a second.";
+
+const CANCEL_HELP: &str = "\
+Examples:
+  hostler cancel 01932f0c-5a1b-7c3e-9d20-3f1e5b7a9c11
+  hostler cancel 01932f0c-5a1b-7c3e-9d20-3f1e5b7a9c11 --consumer mails
+
+The handler is stopped and the outcome is `failed`. The retry policy decides whether the message is tried again or goes \
+    to the dead-letter queue. If the handler decides just before it is stopped, its decision stands. Exits with 1 if the \
+    message is not in flight.";
+
 /// List the messages that a running host processes now
-///
-/// For each message: how long its handler runs, and the time left until its processing timeout and until its lease ends (which
-/// heartbeats extend before). Asks the host by a file beside its health file, so it works in a container by `docker exec`; the
-/// answer takes about a second.
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// Print a JSON array
     #[arg(long)]
@@ -36,11 +51,9 @@ pub(super) struct Args {
     host: HostArg,
 }
 
-/// Cancel a message in flight: its handler is stopped, and the message fails
-///
-/// The outcome is `failed`, so the retry policy decides: the message is tried again, or goes to the dead-letter queue. If the
-/// handler decides just before it is stopped, that decision stands. Exits with 1 if no such message is in flight.
+/// Stop the handler of a message in flight; the message fails
 #[derive(Debug, clap::Args)]
+#[command(after_help = CANCEL_HELP)]
 pub(super) struct CancelArgs {
     /// The message's id, as `hostler inflight` and the log show it
     id: String,

@@ -39,15 +39,18 @@ use hostler_telemetry as telemetry;
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
 
-const EXAMPLE: &str = "Example: hostler new greet --lang c && cd greet && hostler dev";
+const HELP: &str = "\
+Examples:
+  hostler dev
+  hostler dev --to orders --config orders.toml
 
-/// Build a handler, run it on a throw-away queue, and build again on each change
-///
-/// Runs dev.build of the config, then the consumers as `run` would, with an embedded queue in a temporary folder. Each line of
-/// standard input is sent as a message; the outcome follows. A change below dev.watch builds again and swaps the host. A build
-/// that fails leaves the old one running. Ctrl-C ends it, and removes the queue.
+Runs dev.build of the config, and then the consumers as `run` does, with an embedded queue in a temporary folder. Sends \
+    each line of standard input as a message and prints its outcome. A change below dev.watch starts a new build, which \
+    then replaces the host. If a build fails, the old host keeps running. Ctrl-C ends the host and removes the queue.";
+
+/// Build a handler, run it on a temporary queue, and rebuild on each change
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// Send lines of standard input to this channel [default: that of the first consumer]
     #[arg(long, value_name = "CHANNEL")]
