@@ -130,11 +130,12 @@ fn waits(spec: &ChannelSpec) -> u32 {
     if spec.longest_delay > not_before::KEPT { not_before::turns(spec.longest_delay, kept) } else { 0 }
 }
 
-/// Returns the retention of a queue whose messages may be delayed by more than 15 minutes. `None`: the delays are
-/// shorter, so the queue's retention is left unchanged.
+/// Returns the minimum retention of a queue whose messages may be delayed by more than 15 minutes. A longer retention is
+/// left unchanged, because SQS deletes the messages that are older than a shortened one. `None`: the delays are shorter,
+/// so the queue's retention is left unchanged.
 fn retention(spec: &ChannelSpec) -> Option<Setting> {
     let keeps = (spec.longest_delay + AFTER_A_DELAY).min(DEAD_LETTER_RETENTION);
-    let wanted = Setting::new(RETENTION, "retention", Value::Seconds(whole_seconds(keeps)));
+    let wanted = Setting::new(RETENTION, "retention", Value::SecondsAtLeast(whole_seconds(keeps)));
     (spec.longest_delay > not_before::KEPT).then_some(wanted)
 }
 

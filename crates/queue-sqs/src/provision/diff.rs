@@ -326,6 +326,16 @@ mod tests {
     }
 
     #[test]
+    fn a_longer_retention_is_never_shortened() {
+        let longest_delay = std::time::Duration::from_secs(86400);
+        let wanted = wanted(&ChannelSpec { longest_delay, ..spec("orders") });
+        let of = |seconds: &'static str| after(&wanted, |seen| seen.queue.set("MessageRetentionPeriod", seconds));
+        assert_eq!(of("345600"), ["~ queue t-orders: retention: 4days → 5days"]);
+        assert_eq!(of("432000"), [""; 0]);
+        assert_eq!(of("1209600"), [""; 0], "SQS would delete what is older");
+    }
+
+    #[test]
     fn high_throughput_is_turned_on_and_off_in_the_order_that_sqs_takes() {
         let ordered = |high_throughput| wanted(&ChannelSpec { ordered: true, high_throughput, ..spec("orders") });
         let (high, low, any) = (ordered(Some(true)), ordered(Some(false)), ordered(None));

@@ -154,10 +154,18 @@ fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Optio
     Some(Finding { fault, cure, fatal })
 }
 
+/// Returns the number of seconds for which a queue must keep messages, because of their delays. `None`: any retention
+/// will do.
+fn least_retention(piece: &Piece) -> Option<u64> {
+    piece.settings.iter().find_map(|setting| match setting.value {
+        Value::SecondsAtLeast(seconds) if setting.attribute == RETENTION => Some(seconds),
+        _ => None,
+    })
+}
+
 /// Checks that a queue keeps messages for long enough. Otherwise, a message with a long delay expires before it is due.
 fn delays_outlast_it(piece: &Piece, seen: &Seen<Resource>) -> Option<Finding> {
-    let seconds = |setting: &Setting| if let Value::Seconds(seconds) = setting.value { Some(seconds) } else { None };
-    let wanted = piece.settings.iter().find(|setting| setting.attribute == RETENTION).and_then(seconds)?;
+    let wanted = least_retention(piece)?;
     let keeps = seen.there()?.number(RETENTION).filter(|keeps| *keeps < wanted)?;
     let days = |seconds| humantime::format_duration(std::time::Duration::from_secs(seconds));
     let (title, keeps, wanted) = (piece.title(), days(keeps), days(wanted));

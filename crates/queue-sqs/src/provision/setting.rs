@@ -32,6 +32,8 @@ pub(super) struct Setting {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Seconds(u64),
+    /// Minimum number of seconds. A longer time agrees with it, because shortening it could delete messages.
+    SecondsAtLeast(u64),
     Bytes(usize),
     Text(String),
     /// `None`: no redrive policy.
@@ -74,7 +76,7 @@ impl Setting {
     /// account is unknown.
     pub(super) fn text(&self, account: Option<&Account>) -> Option<String> {
         Some(match &self.value {
-            Value::Seconds(number) => number.to_string(),
+            Value::Seconds(number) | Value::SecondsAtLeast(number) => number.to_string(),
             Value::Bytes(number) => number.to_string(),
             Value::Text(text) => text.clone(),
             // SQS removes a policy that is set to an empty text.
@@ -99,6 +101,10 @@ impl Setting {
             Value::Seconds(wanted) => {
                 let seen = number(seen);
                 (seen == Some(*wanted), seen.map(seconds))
+            }
+            Value::SecondsAtLeast(wanted) => {
+                let seen = number(seen);
+                (seen.is_some_and(|seen| seen >= *wanted), seen.map(seconds))
             }
             Value::Bytes(wanted) => {
                 let seen = number(seen);
@@ -185,7 +191,7 @@ fn bytes(number: u64) -> String {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Seconds(number) => f.write_str(&seconds(*number)),
+            Self::Seconds(number) | Self::SecondsAtLeast(number) => f.write_str(&seconds(*number)),
             Self::Bytes(number) => f.write_str(&bytes(u64::try_from(*number).unwrap_or(u64::MAX))),
             Self::Text(text) => f.write_str(text),
             Self::Redrive(Some(redrive)) => redrive.fmt(f),
@@ -227,6 +233,7 @@ mod tests {
         let filter = json!({"routing-key": ["a", {"prefix": "b"}]});
         let values = [
             Value::Seconds(30),
+            Value::SecondsAtLeast(30),
             Value::Bytes(1024),
             Value::Text("alias/queues".into()),
             redrive(Some(5)),
@@ -262,6 +269,9 @@ mod tests {
     #[test]
     fn differences_are_told_in_words() {
         assert_eq!(differs(Value::Seconds(90), "30").unwrap(), "30s → 1m 30s");
+        assert_eq!(differs(Value::Seconds(90), "91").unwrap(), "1m 31s → 1m 30s");
+        assert_eq!(differs(Value::SecondsAtLeast(90), "30").unwrap(), "30s → 1m 30s");
+        assert_eq!(differs(Value::SecondsAtLeast(90), "91"), None);
         assert_eq!(differs(redrive(Some(5)), "").unwrap(), "none → to orders-dlq after 5 receives");
         let elsewhere = r#"{"deadLetterTargetArn":"arn:aws:sqs:eu-west-1:9:orders-dlq","maxReceiveCount":5}"#;
         assert_eq!(
