@@ -16,6 +16,9 @@ use hostler_queue::Finding;
 const PROVISION: &str = "run `hostler provision`";
 const CREATE: &str = "run `hostler provision`, or set queue.sqs.provision = \"auto\"";
 
+/// Retention of a new queue on AWS in seconds (4 days).
+const USUAL_RETENTION: u64 = 4 * 86_400;
+
 /// KMS key that SNS cannot use, because nobody can change the policy of this key.
 const SQS_OWN_KEY: &str = "alias/aws/sqs";
 
@@ -101,11 +104,14 @@ fn redrive_consequence(wanted: &Value, seen: Option<&str>) -> &'static str {
 }
 
 /// Checks that messages do not expire too early in the dead-letter queue. A standard dead-letter queue counts a
-/// message's age from its first send.
+/// message's age from its first send. If long delays need the maximum retention in the source, no dead-letter queue can
+/// keep messages for longer. In this case, the maximum is enough.
 fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Finding> {
     let (source, target) = (observed.queue.there()?, observed.dead_letters.there()?);
     let (source_keeps, target_keeps) = (source.number(RETENTION)?, target.number(RETENTION)?);
-    if wanted.queue.ordered || target_keeps > source_keeps {
+    let (most, least) = (DEAD_LETTER_RETENTION.as_secs(), least_retention(&wanted.queue).unwrap_or_default());
+    let is_enough = target_keeps > source_keeps || (least >= most && target_keeps >= most);
+    if wanted.queue.ordered || is_enough {
         return None;
     }
     let piece = wanted.dead_letters.as_ref()?;
@@ -117,11 +123,13 @@ fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Findin
         wanted.queue.title(),
         days(source_keeps)
     );
-    let cure = match target_keeps < DEAD_LETTER_RETENTION.as_secs() {
-        true if source_keeps < DEAD_LETTER_RETENTION.as_secs() => PROVISION.to_owned(),
+    let cure = match target_keeps < most {
+        true if source_keeps < most || least >= most => PROVISION.to_owned(),
         _ => format!(
-            "run `aws sqs set-queue-attributes --queue-url {} --attributes {RETENTION}=345600`, and {PROVISION}",
-            source.address
+            "run `aws sqs set-queue-attributes --queue-url {} --attributes {RETENTION}={}` (SQS deletes the messages that \
+             are older), and {PROVISION}",
+            source.address,
+            least.max(USUAL_RETENTION)
         ),
     };
     Some(warning(fault, cure))
@@ -341,6 +349,25 @@ mod tests {
         observed.queue.set(RETENTION, "1209600");
         let cure = &findings(&wanted, &observed, &Options::default())[0].cure;
         assert!(cure.starts_with("run `aws sqs set-queue-attributes --queue-url at t-thumbnails "), "{cure}");
+    }
+
+    #[test]
+    fn a_queue_that_long_delays_make_keep_messages_for_the_maximum_is_not_asked_for_less() {
+        let delayed = |days: u32| {
+            let longest_delay = std::time::Duration::from_secs(86400) * days;
+            with(&ChannelSpec { longest_delay, ..spec("orders") }, &Options::default()).unwrap()
+        };
+        let found = |wanted: &Wanted, keeps: &str| {
+            let mut observed = whole(wanted);
+            observed.queue.set(RETENTION, "1209600");
+            observed.dead_letters.set(RETENTION, keeps);
+            findings(wanted, &observed, &Options::default())
+        };
+        assert_eq!(found(&delayed(10), "1209600"), []);
+        let cures = |wanted: &Wanted, keeps| found(wanted, keeps).into_iter().map(|one| one.cure).collect::<Vec<_>>();
+        assert_eq!(cures(&delayed(10), "345600"), [PROVISION]);
+        let cure = cures(&delayed(2), "1209600").pop().unwrap();
+        assert!(cure.contains("MessageRetentionPeriod=518400`"), "not less than the delays need: {cure}");
     }
 
     #[test]
