@@ -27,6 +27,19 @@ pub(super) enum Target {
     Topic(Place),
 }
 
+/// Returns a standard queue, or a FIFO queue if the name ends so.
+#[cfg(test)]
+pub(super) fn example(name: &str) -> Place {
+    Place {
+        address: format!("http://sqs/{name}").into(),
+        name: name.into(),
+        ordered: name.ends_with(".fifo"),
+        max_message: 1000,
+        max_receives: None,
+        keeps: None,
+    }
+}
+
 impl Target {
     pub(super) fn place(&self) -> &Place {
         match self {

@@ -10,6 +10,8 @@ use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, S
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use hostler_types::digest::{hex, sha256};
 
+use super::{Options, SqsBroker};
+
 /// The service. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Service {
@@ -35,6 +37,18 @@ impl Service {
     /// Returns all requests received so far.
     pub(super) fn calls(&self) -> Vec<HttpRequest> {
         self.calls.lock().unwrap().iter().map(|call| call.try_clone().unwrap()).collect()
+    }
+
+    /// Returns a driver whose calls all go to this service.
+    pub(super) async fn behind(&self) -> Arc<super::Service> {
+        let options = Options {
+            region: Some("eu-west-1".into()),
+            endpoint_url: Some("http://sqs".into()),
+            credentials: Some(("key".into(), "secret".into())),
+            http: Some(self.connector()),
+            ..Options::default()
+        };
+        SqsBroker::connect(options).await.unwrap().0
     }
 
     pub(super) fn connector(&self) -> SharedHttpConnector {

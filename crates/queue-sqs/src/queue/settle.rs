@@ -44,6 +44,13 @@ impl SqsQueue {
                     continue;
                 }
                 (_, Settlement::Ack(_)) => &mut acks,
+                // The dead-letter queue already has a copy, and only the deletion has failed. If the message became
+                // visible, another host would process it again and send a second copy.
+                (Some(leased), Settlement::Release(..) | Settlement::GiveBack(..))
+                    if self.in_flight().is_finished(&leased.id) =>
+                {
+                    &mut acks
+                }
                 // SQS counts every receive and cannot undo a count. Therefore, giving a message back works like a
                 // release.
                 (_, Settlement::Release(..) | Settlement::GiveBack(..)) => &mut releases,
@@ -328,6 +335,8 @@ async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call:
 mod tests {
     use super::super::super::calls::Told;
     use super::super::super::in_flight::MessageId;
+    use super::super::super::place::example;
+    use super::super::super::scripted::Service as Scripted;
     use super::*;
     use hostler_queue::REASON_ATTRIBUTE;
     use hostler_types::message::AttributeValue;
@@ -349,6 +358,30 @@ mod tests {
         let answers = while_leased("x", &endings, after(9)).await;
         assert_eq!(now.elapsed(), Duration::from_secs(3));
         assert!(matches!(answers.of("x", 0), Err(LeaseError::Retry(_))));
+    }
+
+    #[tokio::test]
+    async fn a_message_that_is_finished_is_deleted_instead_of_released() {
+        let service = Scripted::answering(200);
+        let queue = SqsQueue::new(service.behind().await, &"jobs".parse().unwrap(), example("jobs"), None, true);
+        let now = Instant::now();
+        for name in ["copied", "other"] {
+            let id = MessageId::of(name);
+            let leased = Leased { id, until: now + Duration::from_secs(30), since: now, attempt: 1, claim: None };
+            queue.in_flight().enter(Receipt::new(name).lease(), leased, now);
+        }
+        queue.in_flight().finish(&MessageId::of("copied"), now);
+        let settled = ["copied", "other"].map(|name| Settlement::Release(Receipt::new(name), Duration::ZERO));
+        let settled = queue.settle_all(settled.into()).await;
+        assert_eq!(settled.len(), 2);
+        let calls = service.calls();
+        let of = |target: &str| {
+            let call = calls.iter().find(|call| call.headers().get("x-amz-target") == Some(target)).unwrap();
+            String::from_utf8_lossy(call.body().bytes().unwrap()).into_owned()
+        };
+        let (deleted, released) = (of("AmazonSQS.DeleteMessageBatch"), of("AmazonSQS.ChangeMessageVisibilityBatch"));
+        assert!(deleted.contains("copied") && !deleted.contains("other"), "{deleted}");
+        assert!(released.contains("other") && !released.contains("copied"), "{released}");
     }
 
     #[test]
