@@ -105,7 +105,17 @@ impl Service {
             Err(fault) if fault.is_missing() => return Ok(None),
             Err(fault) => return Err(fault.into()),
         };
-        let asked = self.clients.sqs.get_queue_attributes().queue_url(&url);
+        self.read_queue(&name, ordered, &url).await
+    }
+
+    /// Reads a cached queue again, because its settings may have changed. `None`: the queue no longer exists.
+    pub(super) async fn reread_queue(&self, place: &Place) -> Result<Option<Place>, QueueError> {
+        self.read_queue(&place.name, place.ordered, &place.address).await
+    }
+
+    /// Reads a queue with this AWS name, and caches it. `None`: the queue does not exist.
+    async fn read_queue(&self, name: &str, ordered: bool, url: &str) -> Result<Option<Place>, QueueError> {
+        let asked = self.clients.sqs.get_queue_attributes().queue_url(url);
         let asked = asked.set_attribute_names(Some(ASKED.to_vec())).send().await;
         let attributes = match asked.map_err(|error| Fault::of(&format!("GetQueueAttributes of {name}"), &error)) {
             Ok(answer) => answer.attributes.unwrap_or_default(),

@@ -31,6 +31,7 @@ pub(super) async fn send(
         Ok(target) => target,
         Err(error) => return vec![Err(error.into()); count],
     };
+    let target = up_to_date(service, channel, target, &batch).await;
     let prepared = side_by_side(batch.into_iter().map(|message| {
         let (service, target) = (Arc::clone(service), target.clone());
         async move {
@@ -60,6 +61,31 @@ pub(super) async fn send(
         }
     }
     answers
+}
+
+/// Returns the target with settings that are up to date for the delays of `batch`. If the cached settings refuse a
+/// delay, reads them again, because `provision` may have changed them. If that fails, the cached settings apply.
+async fn up_to_date(service: &Service, channel: &Channel, target: Target, batch: &[Outgoing]) -> Target {
+    let Target::Queue(place) = &target else { return target };
+    let is_refused = |message: &Outgoing| message.delay > not_before::KEPT && fits(place, message.delay).is_err();
+    if place.ordered || !batch.iter().any(is_refused) {
+        return target;
+    }
+    match service.reread_queue(place).await {
+        Ok(Some(place)) => {
+            let target = Target::Queue(place);
+            service.resolver.remember_target(channel, &target);
+            return target;
+        }
+        Ok(None) => {}
+        Err(error) => tracing::debug!(queue = &*place.name, %error, "cannot read the settings of a queue again"),
+    }
+    target
+}
+
+/// Checks that a message can wait in a queue for `delay`.
+fn fits(place: &Place, delay: Duration) -> Result<(), Invalid> {
+    not_before::check(&place.name, delay, place.max_receives, place.keeps).map_err(Invalid::Unsupported)
 }
 
 /// Sends all batches: one after the other if the target is ordered, otherwise in parallel.
@@ -189,7 +215,7 @@ fn put_off(message: &mut Outgoing, target: &Target, now: SystemTime) -> Result<(
         Target::Topic(_) => Duration::ZERO,
     };
     if message.delay > kept {
-        not_before::check(&place.name, message.delay, place.max_receives, place.keeps).map_err(Invalid::Unsupported)?;
+        fits(place, message.delay)?;
         let stamp = AttributeValue::Text(not_before::stamp(now, message.delay));
         message.attributes.insert(not_before::ATTRIBUTE.to_owned(), stamp);
     }
@@ -223,6 +249,8 @@ fn way(message: &Outgoing, bytes: usize, most: usize, threshold: Option<usize>) 
 mod tests {
     use std::sync::Arc;
 
+    use super::super::place::example;
+    use super::super::scripted::Service as Scripted;
     use super::*;
     use hostler_types::message::Claim;
 
@@ -259,15 +287,24 @@ mod tests {
     }
 
     fn place(name: &str, max_receives: Option<u32>) -> Place {
-        let keeps = Some(Duration::from_secs(4 * 86_400));
-        Place {
-            address: name.into(),
-            name: name.into(),
-            ordered: name.ends_with(".fifo"),
-            max_message: MOST,
-            max_receives,
-            keeps,
-        }
+        Place { max_receives, keeps: Some(Duration::from_secs(4 * 86_400)), ..example(name) }
+    }
+
+    #[tokio::test]
+    async fn before_a_delay_is_refused_the_queue_is_read_again() {
+        let (scripted, channel) = (Scripted::answering(200), "jobs".parse().unwrap());
+        let service = scripted.behind().await;
+        let cached = Target::Queue(place("jobs", Some(5)));
+        let of = async |seconds| {
+            let batch = [Outgoing { delay: Duration::from_secs(seconds), ..message(0, 1) }];
+            up_to_date(&service, &channel, cached.clone(), &batch).await
+        };
+        assert_eq!((of(3600).await, scripted.calls().len()), (cached.clone(), 0), "it fits");
+        let read = of(3 * 86_400).await;
+        assert_eq!((read.place().max_receives, read.place().keeps), (None, None), "as the service tells it now");
+        assert_eq!((service.resolver.target(&channel), scripted.calls().len()), (Some(read), 1));
+        scripted.answer(400);
+        assert_eq!(of(3 * 86_400).await, cached);
     }
 
     #[test]
