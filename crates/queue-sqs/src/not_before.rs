@@ -6,7 +6,7 @@
 //! the attempts. Their number is not stored on the message. It is calculated from the time of the first receive and the
 //! start time, so any process can calculate it.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hostler_types::Timestamp;
 use hostler_types::message::AttributeValue;
@@ -79,7 +79,14 @@ pub(super) fn check(
 
 /// Returns the value of the attribute for a message. `now`: time of sending by the service's clock.
 pub(super) fn stamp(now: SystemTime, delay: Duration) -> String {
-    humantime::format_rfc3339_seconds(now + delay + UNTOLD).to_string()
+    let due = now.checked_add(delay + UNTOLD).unwrap_or_else(latest);
+    humantime::format_rfc3339_seconds(due.clamp(UNIX_EPOCH, latest())).to_string()
+}
+
+/// Returns the latest time that RFC 3339 can express: the last second of the year 9999. The service's clock may be
+/// wrong, and the formatter panics on later times and on times before 1970.
+fn latest() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(253_402_300_799)
 }
 
 /// Returns the time before which a message must not start, parsed from the value of its attribute.
@@ -128,8 +135,6 @@ impl Wait {
 
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -172,6 +177,13 @@ mod tests {
         assert!((sent + DAY..sent + DAY + SECOND).contains(&due), "{due:?}");
         assert_eq!(said("2023-11-14T22:13:20Z"), Ok(at(0)));
         assert_eq!(said("2023-11-14 22:13:21.5"), Ok(at(1) + SECOND / 2));
+    }
+
+    #[test]
+    fn a_stamp_by_a_wrong_clock_is_a_time_nevertheless() {
+        assert_eq!(stamp(latest(), DAY), "9999-12-31T23:59:59Z");
+        assert_eq!(stamp(latest() + 9 * DAY, DAY), "9999-12-31T23:59:59Z");
+        assert_eq!(stamp(UNIX_EPOCH - 9 * DAY, DAY), "1970-01-01T00:00:00Z");
     }
 
     #[test]
