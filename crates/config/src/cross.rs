@@ -13,6 +13,9 @@ use super::source::Source;
 use super::units::duration_text;
 use hostler_types::channel::{Channel, MAX_NAME};
 
+/// Maximum `longest_delay` of an ordered consumer on SQS: the key's default, which configures nothing.
+const SHORT_DELAY: Duration = Duration::from_secs(15 * 60);
+
 /// Adds the faults between keys of `settings` to `problems`. Skips values that are faulty by themselves.
 pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Problem>) {
     // A fault in `consumers` itself has already been reported.
@@ -34,7 +37,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
                 .flatten(),
         );
         if on_sqs {
-            problems.extend([in_flight(&at), queue_name(&at, &settings.root())].into_iter().flatten());
+            problems.extend([in_flight(&at), queue_name(&at, &settings.root()), waits(&at)].into_iter().flatten());
         }
     }
     problems.extend(health_file(&settings.root(), source));
@@ -146,6 +149,20 @@ fn delays(at: &Section<'_>) -> Option<Problem> {
     (delay > max).then(|| {
         let fault = format!("{} is longer than {}", duration_text(delay), lasting(at, "retry.max_delay", max));
         problem(at, "retry.delay", fault, "lower `retry.delay` or raise `retry.max_delay`".to_owned())
+    })
+}
+
+/// Checks that an ordered queue on SQS has no long delays. hostler refuses a delayed message to a FIFO queue, because it
+/// would hold up its group.
+fn waits(at: &Section<'_>) -> Option<Problem> {
+    let (longest, ordered): (Duration, bool) = (at.get("longest_delay")?, at.get("ordered")?);
+    (ordered && longest > SHORT_DELAY).then(|| {
+        let fault = format!(
+            "{} has no effect: SQS cannot delay a message of a FIFO queue, and {}",
+            duration_text(longest),
+            beside(at, "ordered", "true")
+        );
+        problem(at, "longest_delay", fault, "remove `longest_delay`, or set `ordered = false`".to_owned())
     })
 }
 
