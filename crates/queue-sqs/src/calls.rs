@@ -33,8 +33,8 @@ pub(super) struct Told {
 // An SDK call is a future of about 10 KB. If the future were not boxed, every direct call would move it too, although
 // SDK calls are rare here.
 impl Clients {
-    /// Receives messages, in a single attempt. A second attempt could return messages whose lease would then be counted
-    /// from the first attempt.
+    /// Receives messages, in a single attempt. Leases are counted from the start of this call, so the messages of a
+    /// later attempt would have lost part of their leases.
     pub(super) async fn receive(
         &self,
         input: ReceiveMessageInputBuilder,

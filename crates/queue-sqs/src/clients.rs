@@ -32,7 +32,7 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// Timeout of one attempt of a call that reads hundreds of metrics.
 const METRICS: Duration = Duration::from_secs(60);
-/// Maximum duration of a long poll beyond its wait.
+/// Maximum time to wait for the answer to a long poll after its wait time has ended.
 pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(10);
 /// Timeout of a send, long enough for 1 MiB over a slow connection.
 const SEND: Duration = Duration::from_secs(10);
@@ -46,13 +46,14 @@ pub(super) const CONNECT: Duration = Duration::from_secs(3);
 pub(super) struct Clients {
     /// Client that deletes messages, changes their visibility and reads attributes. The SDK retries its calls.
     pub(super) sqs: aws_sdk_sqs::Client,
-    /// Client for long polls, with a longer timeout. The SDK does not retry them. A second attempt could return
-    /// messages whose lease would then be counted from the first attempt.
+    /// Client for long polls. Its timeout exceeds the wait time of a long poll. The SDK does not retry its calls.
+    /// Leases are counted from the start of a call, so the messages of a second attempt would have lost part of their
+    /// leases.
     pub(super) polls: aws_sdk_sqs::Client,
     /// Client that sends messages. The SDK does not retry its calls, because hostler retries entry by entry.
     pub(super) sends: aws_sdk_sqs::Client,
-    /// Client that makes the calls of every batch in place of the SDK's generated client. `None`: the generated client
-    /// makes these calls too.
+    /// Client that receives messages, deletes them and changes their visibility, in place of the SDK's generated
+    /// client. `None`: the generated client makes these calls too.
     pub(super) direct: Option<Arc<Direct>>,
     /// Estimate of the SQS clock.
     pub(super) clock: ServiceClock,
@@ -156,7 +157,7 @@ fn client_of(connector: &SharedHttpConnector) -> SharedHttpClient {
 }
 
 /// Returns the configuration with this connector, and with credentials for all clients to share. Also returns the
-/// direct client. `None`: credentials or an endpoint are missing.
+/// direct client, which is `None` if there are no credentials or no endpoint.
 async fn connected(
     shared: &SdkConfig,
     connector: SharedHttpConnector,

@@ -17,7 +17,7 @@ const UNTOLD: i64 = 999;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServiceClock {
     /// Estimated lead of the SQS clock over ours in milliseconds, accurate to one second. Negative if the SQS clock is
-    /// behind.
+    /// behind ours.
     ahead: Arc<AtomicI64>,
     /// Service time in the last answer, and our time when that answer arrived. `None`: no answer has arrived yet.
     told: Arc<Mutex<Option<(SystemTime, Instant)>>>,
@@ -33,8 +33,8 @@ impl ServiceClock {
     }
 
     /// Returns the service's current time, calculated from its last answer. The result is never ahead of the service's
-    /// clock. It is behind by up to a second, plus the time that the answer needed to arrive. Before the first answer,
-    /// returns the time of our clock.
+    /// clock. The result lags behind that clock by up to a second, plus the time that the answer needed to arrive.
+    /// Before the first answer, returns the time of our clock.
     pub(super) fn now(&self) -> SystemTime {
         let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.map_or_else(SystemTime::now, |(time, at)| time + at.elapsed())
@@ -53,8 +53,9 @@ impl ServiceClock {
     }
 }
 
-/// Returns the smallest clock difference in milliseconds that is consistent with an answer. Returns 0 if the clocks may
-/// agree. With an overestimate, a requeue would move its own messages again and again.
+/// Returns the smallest difference in milliseconds between the SQS clock and ours that an answer permits. Returns 0 if
+/// the answer permits equal clocks. The smallest is chosen, because with an overestimate a requeue would move its own
+/// messages again and again.
 fn ahead(told: i64, ours: i64) -> i64 {
     0.clamp(told - ours, told + UNTOLD - ours)
 }

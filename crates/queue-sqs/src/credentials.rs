@@ -11,15 +11,16 @@ use tokio::time::timeout;
 
 use hostler_types::error_chain::with_causes;
 
-/// Time before expiry to begin the renewal of credentials. EC2 and ECS offer new credentials by then.
+/// Time before the expiry of credentials at which their renewal begins. EC2 and ECS offer new credentials earlier than
+/// that.
 const AHEAD: Duration = Duration::from_secs(5 * 60);
-/// Interval between renewals of credentials without an expiry. Below the 15 minutes for which the SDK caches such
-/// credentials.
+/// Interval between renewals of credentials without an expiry. Shorter than the 15 minutes for which the SDK caches
+/// such credentials.
 const KEPT: Duration = Duration::from_secs(10 * 60);
 /// Minimum interval between the starts of two renewals, and the timeout of a renewal.
 const BETWEEN: Duration = Duration::from_secs(30);
-/// Maximum time for an SDK call to wait for a renewal while the old credentials are valid. Below the 5 s timeout of an
-/// attempt.
+/// Maximum time for an SDK call to wait for a renewal while the old credentials are valid. Shorter than the timeout of
+/// one attempt of the call (5 s).
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A provider that caches the credentials of another provider. Clones share the cache.
@@ -104,8 +105,8 @@ impl KeptCredentials {
         Ok(held)
     }
 
-    /// Returns credentials that are not due for renewal. Fetches new ones if necessary. Only one call at a time
-    /// fetches.
+    /// Returns credentials that are not due for renewal. Fetches new ones if necessary. Only one caller at a time
+    /// fetches credentials, while other callers wait.
     ///
     /// If the fetch fails or takes longer than [`PATIENCE`], returns the old credentials as long as they are valid.
     async fn provide(&self, now: SystemTime) -> provider::Result {

@@ -49,9 +49,10 @@ async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> R
     Ok(found.unwrap_or_default())
 }
 
-/// Replaces a refusal with zeros. If an IAM policy lists only existing dead-letter queues, SQS refuses a query for a
-/// missing one. A broker logs only one warning about refusals, because the counts of the channel's own queue are known.
-/// The dead-letter queue is not queried again for 30 minutes.
+/// If SQS refused to count the dead letters of a queue, returns zeros in place of the refusal. SQS refuses to count a
+/// missing dead-letter queue if the IAM policy lists only existing queues. Each broker logs only one warning about
+/// refusals, because the counts of the channel's own queue are known. The dead-letter queue is not queried again for 30
+/// minutes.
 fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, QueueError>) -> Result<Counts, QueueError> {
     let refusal = match dead {
         Err(QueueError::Refused(refusal)) => refusal,
@@ -73,8 +74,9 @@ async fn counts(service: &Service, name: &str) -> Result<Option<Counts>, QueueEr
     }
 }
 
-/// Adds up the counts of both kinds. If an IAM policy lists only existing queues, SQS refuses the query for the other
-/// kind. Therefore, a refusal is an error only if neither kind is found.
+/// Adds up the counts of the standard and the FIFO queue with one name. Usually only one of them exists. If an IAM
+/// policy lists only existing queues, SQS refuses the query for the missing one. Therefore, a refusal is an error only
+/// if neither queue is found.
 fn both(kinds: [Result<Option<Counts>, QueueError>; 2]) -> Result<Option<Counts>, QueueError> {
     let (mut total, mut refusal) = (None, None);
     for kind in kinds {

@@ -1,9 +1,9 @@
-//! Direct client: makes the calls of every batch over HTTP, with one endpoint, one connection pool, bodies from `json`,
-//! and a signature.
+//! Direct client: makes the calls that each batch of messages needs (receive, delete, change visibility) over HTTP,
+//! with one endpoint, one connection pool, bodies from `json`, and a signature.
 //!
 //! For each call, the generated client determines endpoint, credentials, retries and user agent anew, which takes
 //! longer than the call itself. The generated client still makes all other calls. If a direct call fails, the generated
-//! client makes the calls of every batch too for [`PAUSE`], because it retries failed calls.
+//! client takes over all calls for [`PAUSE`], because it retries failed calls.
 
 use std::error::Error;
 use std::sync::{Mutex, PoisonError};

@@ -12,7 +12,7 @@ use hostler_types::message::TraceContext;
 /// and line ends.
 const MAX: usize = 512 * 1024;
 
-/// Number of leading bytes to search for the type of an envelope.
+/// Number of bytes at the start of a body in which to search for the type of an envelope.
 const HEAD: usize = 64;
 
 /// The part of an SNS notification that hostler reads (Amazon SNS developer guide, parsing message formats).

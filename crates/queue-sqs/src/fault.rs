@@ -21,7 +21,7 @@ const MISSING: &[&str] = &[
     "ResourceNotFoundException",
 ];
 
-/// Error codes of temporary failures. Some have an HTTP status that blames the caller.
+/// Error codes of temporary failures. AWS sends some of them with an HTTP status for a fault of the caller (4xx).
 const LATER: &[&str] = &[
     "Throttling",
     "ThrottlingException",
@@ -138,7 +138,7 @@ impl Fault {
         }
     }
 
-    /// Classifies a fault by its AWS code. `otherwise`: an unknown code counts as temporary.
+    /// Classifies a fault by its AWS code. `otherwise`: set if a fault with an unknown code counts as temporary.
     pub(super) fn by_code(code: &str, text: String, otherwise: bool) -> Self {
         let among = |codes: &[&str]| codes.contains(&code);
         match () {
@@ -181,9 +181,9 @@ const GIVE: &str = "give the ECS task or EC2 instance a role; elsewhere set AWS_
 /// Part of the SDK's error text when the instance metadata service (IMDS) provides no credentials.
 const METADATA: &str = "failed to load IMDS";
 
-/// Returns a readable text for a call without a signature, which failed for lack of credentials. `None`: the call
-/// failed for another reason. The reason is identified by the SDK's error text, because hostler does not depend on the
-/// crate of the error's type. `variable`: looks up an environment variable.
+/// Returns a readable text for a call that failed because no credentials were found to sign it. `None`: the call failed
+/// for another reason. The reason is identified by the SDK's error text, because hostler does not depend on the crate
+/// of the error's type. `variable`: looks up an environment variable.
 fn no_credentials(
     error: &(dyn std::error::Error + 'static),
     variable: impl Fn(&str) -> Option<String>,
@@ -212,7 +212,8 @@ fn no_credentials(
     })
 }
 
-/// Describes the credential sources that the environment names. A typo in one of these variables is the usual cause.
+/// Describes the credential sources that the environment names. If no credentials are found, a typo in one of these
+/// variables is the usual cause.
 fn asked_for(variable: impl Fn(&str) -> Option<String>) -> String {
     let profile = variable("AWS_PROFILE").map(|name| {
         format!(" (AWS_PROFILE is `{name}`: is there a profile of this name in ~/.aws/config or ~/.aws/credentials?)")

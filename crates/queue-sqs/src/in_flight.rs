@@ -15,13 +15,14 @@ use uuid::Uuid;
 use hostler_queue::LeaseHandle;
 use hostler_types::message::Claim;
 
-/// Period for which the id of a finished message is remembered. Copies of a deleted message disappear sooner.
+/// Period for which the id of a finished message is remembered. Longer than SQS may still deliver a copy of a deleted
+/// message.
 const MEMORY: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of remembered ids. Each id takes about 50 bytes.
 const MEMORY_COUNT: usize = 50_000;
 
-/// Id of a message. SQS uses UUIDs, which are stored inline. Tens of thousands of ids are remembered, and a pointer to
-/// an id from minutes ago would cause a CPU cache miss.
+/// Id of a message. SQS uses UUIDs, which are stored in the enum itself and not behind a pointer. Tens of thousands of
+/// ids are remembered, and following a pointer to an id that was stored minutes ago would cause a CPU cache miss.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum MessageId {
     Uuid(Uuid),
@@ -29,7 +30,8 @@ pub(super) enum MessageId {
 }
 
 impl MessageId {
-    /// Converts the text of an id. Two ids are equal if and only if their texts are equal.
+    /// Creates a message id from its text. Equal texts give equal ids. Different texts give different ids, even if both
+    /// are spellings of the same UUID.
     pub(super) fn of(text: &str) -> Self {
         let is_its_text = |uuid: &Uuid| uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text;
         match Uuid::try_parse(text).ok().filter(is_its_text) {
@@ -46,11 +48,11 @@ pub(super) struct Leased {
     pub(super) id: MessageId,
     /// End of the lease.
     pub(super) until: Instant,
-    /// Start of the message's maximum lease of 12 hours (AWS limit), or slightly earlier.
+    /// Time from which SQS counts the message's maximum lease of 12 hours (AWS limit), or slightly before that time.
     pub(super) since: Instant,
     /// Number of this attempt, counted from 1. Does not count receives of a delayed message before its start time.
     pub(super) attempt: u32,
-    /// Location of the body, if the body is stored outside the message.
+    /// Location of the body. Set if the body is stored outside the message.
     pub(super) claim: Option<Arc<Claim>>,
 }
 
@@ -63,8 +65,8 @@ pub(super) struct InFlight {
 
 /// Ids of finished messages.
 ///
-/// A lookup searches a table of numbers, which stays in the CPU cache. The ids themselves are in a queue, where most of
-/// them are read again only when they are forgotten.
+/// A lookup searches a table of numbers, which stays in the CPU cache. The ids themselves are in a queue, and most of
+/// them are not read again until they are removed from this queue.
 #[derive(Debug, Default)]
 struct Finished {
     /// Ids, oldest first, each with the time when it may be forgotten.
@@ -77,7 +79,7 @@ struct Finished {
 }
 
 impl InFlight {
-    /// Adds a delivery. If the map is full, first drops the deliveries with expired leases.
+    /// Adds a delivery. If the map would have to grow for the delivery, first drops all deliveries with expired leases.
     pub(super) fn enter(&mut self, lease: LeaseHandle, leased: Leased, now: Instant) {
         if self.leased.len() == self.leased.capacity() {
             self.leased.retain(|_, leased| leased.until > now);

@@ -73,8 +73,9 @@ struct Sorted {
     is_gone: bool,
 }
 
-/// Sorts the answers of a call, which are in the order of its entries. If a later message of its group was accepted, a
-/// failed message is not sent again. `again`: there is time for another attempt.
+/// Sorts the answers of a call, which are in the order of its entries. A failed message is not sent again if a later
+/// message of its group was accepted, because the order of the group would change. `again`: set if there is time for
+/// another attempt.
 fn sort(answers: impl Iterator<Item = (Job, Result<String, Fault>)>, again: bool, ended: &mut Ended) -> Sorted {
     let mut sorted = Sorted { done: Vec::new(), left: Vec::new(), is_gone: false };
     let mut failed: Vec<(Job, Fault)> = Vec::new();

@@ -120,7 +120,7 @@ pub(super) async fn subscribed(service: &Service) -> Result<BTreeSet<String>, Qu
     Ok(queues)
 }
 
-/// Converts the answer to a read. `None`: the resource does not exist.
+/// Converts the answer to a call that reads a resource. `None`: the resource does not exist.
 fn there<T, E>(action: &str, name: &str, answer: Result<T, SdkError<E>>) -> Result<Option<T>, Unread>
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,

@@ -209,7 +209,7 @@ fn read_one_by_one(body: &[u8]) -> Option<Vec<Incoming>> {
 }
 
 impl Received<'_> {
-    /// Converts the message. `None`: the message has no receipt.
+    /// Converts the parsed JSON of a message to the message. `None`: the JSON has no receipt.
     fn read(self) -> Option<Incoming> {
         let system = self.attributes.unwrap_or_default();
         let own = self.message_attributes.unwrap_or_default().into_iter();
@@ -229,8 +229,8 @@ impl Received<'_> {
 }
 
 impl Value {
-    /// Converts the value. A binary value that is not valid Base64 is passed on unchanged, because the handler decides
-    /// about the message.
+    /// Converts the parsed JSON of an attribute to the attribute's value. If a binary value is not valid Base64, the
+    /// bytes of its text are passed on unchanged, because the handler decides about the message.
     fn read(self) -> AttributeValue {
         let bytes = self.binary_value.map(|text| STANDARD.decode(&text).unwrap_or_else(|_| text.into_bytes()));
         value_of(self.data_type, self.string_value, bytes)

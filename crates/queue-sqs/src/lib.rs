@@ -119,8 +119,8 @@ pub struct Options {
     pub kms_key: Option<String>,
     /// S3 bucket for bodies that exceed `threshold`. `None`: a message that is too large for SQS is refused.
     pub bucket: Option<String>,
-    /// Maximum size in bytes, body and attributes together, of a message that keeps its body. The body of a larger
-    /// message is stored in the bucket.
+    /// Maximum size in bytes, body and attributes together, of a message that is sent with its body. The body of a
+    /// larger message is stored in the bucket.
     pub threshold: usize,
     /// Makes every call with the SDK's generated client, and none directly.
     pub generated_calls_only: bool,

@@ -91,8 +91,8 @@ async fn sums(service: &Service, series: &[Series<'_>], over: Duration) -> Resul
     Ok(sums)
 }
 
-/// Converts the error of a call. A server without CloudWatch, for example a stand-in for AWS, answers with an HTTP
-/// status but no error code.
+/// Converts the error of a call. An answer with the HTTP status 404, 405 or 501 but without an error code means that
+/// the server has no CloudWatch. The server may be a stand-in for AWS.
 fn fault<E>(error: &SdkError<E>) -> QueueError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -165,7 +165,7 @@ impl Answers {
 }
 
 /// Rounds a sum up to a count of messages, so that any use counts as at least one message. A negative sum counts as 0.
-/// A sum that exceeds the type counts as its maximum.
+/// A sum above the maximum of `u64` becomes that maximum.
 fn whole(sum: f64) -> u64 {
     sum.max(0.0).ceil() as u64
 }

@@ -3,8 +3,8 @@
 //!
 //! The sender stores the start time in an attribute of the message. Until that time, the consumer hides the message
 //! again after each receive, each time for at most one [`TURN`]. SQS counts these receives, so they are subtracted from
-//! the attempts. Their number is not stored on the message. It is calculated from the time of the first receive and the
-//! start time, so any process can calculate it.
+//! the number of attempts. The number of these receives is not stored on the message. Any process can calculate it from
+//! the time of the first receive and the start time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,22 +18,23 @@ pub(super) const ATTRIBUTE: &str = "hostler-not-before";
 /// Maximum delay that SQS supports itself (AWS limit: DelaySeconds 900).
 pub(super) const KEPT: Duration = Duration::from_secs(15 * 60);
 
-/// Maximum time for one receive to hide a message. SQS allows 12 h; the remaining hour covers a release that is slow to
-/// arrive.
+/// Maximum time to hide a message after one receive. SQS allows 12 h from the receive; the remaining hour is a reserve,
+/// because the release may reach SQS late.
 pub(super) const TURN: Duration = Duration::from_secs(11 * 60 * 60);
 
-/// Maximum time from now to a start time. A later start time is ignored, because SQS keeps no message for longer (AWS
-/// limit: 14 days).
+/// Maximum time from now to a start time. A start time further ahead is ignored, because SQS keeps no message for more
+/// than 14 days (AWS limit).
 const FURTHEST: Duration = Duration::from_secs(14 * 86_400);
 
-/// Maximum error of the service's time, which its answers state in whole seconds. A message is hidden for this much
-/// longer, so that it is due at its next receive. A sender adds this error to the start time.
+/// Maximum error of the service's time, which its answers state in whole seconds. A message is hidden until this long
+/// after its start time, so that it is due at its next receive. A sender adds this error to the start time.
 const UNTOLD: Duration = Duration::from_secs(1);
 
-/// Reserve for clock differences and slow calls, added to a delay when its turns are counted in advance.
+/// Reserve for clock differences and slow calls. Added to a delay when the number of receives during the delay is
+/// calculated before the message is sent.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// Minimum remaining retention of a message when it is due.
+/// Minimum time for which SQS must keep a message after it is due.
 const LEFT: Duration = Duration::from_secs(60 * 60);
 
 /// Number of receives that a message needs once it is due: one attempt, and the two spare receives of every queue that
@@ -107,7 +108,8 @@ pub(super) fn due(value: &AttributeValue, now: SystemTime) -> Result<SystemTime,
 /// Wait of one delivery for its start time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Wait {
-    /// Time before which the delivery must not start, at most one turn ahead. `None`: the message may start at once.
+    /// Time before which the delivery must not start. At most one [`TURN`] ahead. `None`: the message may start at
+    /// once.
     pub(super) not_before: Option<Instant>,
     /// Total number of receives of the message before it is due.
     pub(super) turns: u32,
@@ -127,7 +129,8 @@ impl Wait {
         Self { not_before, turns }
     }
 
-    /// Returns the number of the attempt. `receives`: number of receives that SQS has counted.
+    /// Returns the number of the attempt, which leaves out the receives before the start time. `receives`: number of
+    /// all receives that SQS has counted.
     pub(super) fn attempt(&self, receives: u32) -> u32 {
         receives.saturating_sub(self.turns).max(1)
     }

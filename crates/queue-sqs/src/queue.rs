@@ -30,8 +30,8 @@ use hostler_types::message::Message;
 /// Maximum duration of a lease with all its extensions, counted from the receive (AWS limit: 12 h).
 const MAX_LEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Maximum number of seconds for an extension to reach SQS. An extension ends at least this long before the 12 h do,
-/// because one that arrives late must not exceed them.
+/// Maximum number of seconds for an extension to reach SQS. SQS counts an extension from its arrival. Therefore, a
+/// lease is extended at most until this long before the limit of 12 h.
 const ON_ITS_WAY: u64 = 15;
 
 const LIMITS: Limits = Limits {
@@ -76,8 +76,8 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Returns the most recent lost receive that requested at most `max` messages. If there is none, returns a new
-    /// receive.
+    /// Returns the most recent receive whose answer was lost and that requested at most `max` messages. If there is
+    /// none, returns a new receive.
     fn next(lost: &mut Vec<Self>, max: usize, now: Instant, lease: Duration) -> Self {
         lost.retain(|lost| now < lost.until);
         let again = lost.iter().rposition(|lost| lost.max <= max).map(|n| lost.remove(n));

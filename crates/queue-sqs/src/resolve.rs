@@ -26,7 +26,7 @@ const ASKED: [QueueAttributeName; 3] = [
     QueueAttributeName::MessageRetentionPeriod,
 ];
 
-/// Cache of resolved names. Contains only what exists.
+/// Cache of resolved names. Contains only queues and topics that were found.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     queues: Mutex<HashMap<String, Place>>,
@@ -70,7 +70,7 @@ impl Resolver {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&*place.name);
     }
 
-    /// Returns `true` if the dead-letter queue with this name was recently found to be missing or denied.
+    /// Returns `true` if the dead-letter queue with this name was found to be missing or denied in the last 30 minutes.
     pub(super) fn is_passed_over(&self, name: &str) -> bool {
         let passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         passed_over.get(name).is_some_and(|until| Instant::now() < *until)
@@ -139,8 +139,8 @@ impl Service {
         Ok(Some(place))
     }
 
-    /// Finds a queue of either kind by its name. `None`: neither kind exists. If an IAM policy lists only existing
-    /// queues, SQS refuses the query for the other kind. Therefore, a refusal is an error only if neither kind is
+    /// Finds the standard or FIFO queue with this name. `None`: neither exists. If an IAM policy lists only existing
+    /// queues, SQS refuses the query for the missing one. Therefore, a refusal is an error only if neither queue is
     /// found.
     pub(super) async fn find_queue_of_either_kind(&self, name: &str) -> Result<Option<Place>, QueueError> {
         if let &[ordered] = &self.resolver.known_kinds(&self.names, name)[..] {

@@ -104,8 +104,8 @@ async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target,
 /// Copies messages to a dead-letter queue in a single attempt. The caller retries while the lease lasts. Copies without
 /// a confirmation by `until` count as failed.
 ///
-/// A copy that fits is sent whole, regardless of the threshold. The copy may have no attribute left for a pointer, and
-/// if the send failed, a stored body would remain in the bucket.
+/// A copy that the dead-letter queue accepts is sent with its body, regardless of the threshold. The copy may have no
+/// attribute left for a pointer to a stored body, and if the send failed, a stored body would remain in the bucket.
 pub(super) async fn forward(
     service: &Arc<Service>,
     target: &Place,
@@ -166,7 +166,8 @@ async fn in_turn<T>(calls: impl Iterator<Item = impl Future<Output = Vec<T>>>) -
 }
 
 /// Converts a message for its target. If the message is larger than `threshold` or than the target accepts, stores its
-/// body in the bucket. This requires an attribute for the pointer. If none is left, a message that fits is sent whole.
+/// body in the bucket. The pointer to the body takes one of the message's attributes. If the message has no attribute
+/// left, it is sent with its body if the target accepts its size.
 async fn prepare(
     service: &Service,
     target: &Target,
@@ -200,10 +201,11 @@ async fn prepare(
     Ok(Entry { xray, ..Entry::new(message)? })
 }
 
-/// Sets the delay of a message. If the delay exceeds the service's limit, the consumer waits for the start time.
+/// Reduces the delay of a message to the part that the service supports. If the delay is longer, stores the start time
+/// in an attribute of the message, because the consumer must then wait for that time.
 ///
 /// # Errors
-/// The target cannot delay messages, or not for this time.
+/// The target cannot delay messages, or cannot delay them for this long.
 fn put_off(message: &mut Outgoing, target: &Target, now: SystemTime) -> Result<(), Invalid> {
     let place = target.place();
     if place.ordered {
@@ -231,8 +233,8 @@ enum Way {
 }
 
 /// Returns the way in which to send the body of a message. `bytes`: size of the message. `most`: maximum size that the
-/// target accepts. `threshold`: maximum size of a message that keeps its body. If `threshold` is `None`, there is no
-/// bucket.
+/// target accepts. `threshold`: maximum size of a message that is sent with its body. If `threshold` is `None`, there
+/// is no bucket.
 fn way(message: &Outgoing, bytes: usize, most: usize, threshold: Option<usize>) -> Result<Way, Invalid> {
     let Some(threshold) = threshold.filter(|_| message.claim.is_none()) else {
         return if bytes > most { Err(Invalid::TooLarge { size: bytes, max: most }) } else { Ok(Way::Whole) };

@@ -252,7 +252,7 @@ pub struct Incoming {
     pub first_received: Option<SystemTime>,
 }
 
-/// Fields of a received message, independent of the parser.
+/// Fields of a received message, independent of the parser (the SDK's or that of `json`).
 pub(super) struct Arrived<'a> {
     pub(super) id: Option<String>,
     pub(super) receipt: Option<String>,
@@ -293,7 +293,7 @@ pub fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
 }
 
 impl Arrived<'_> {
-    /// Converts the message. `None`: the message has no receipt.
+    /// Converts the fields to a message. `None`: there is no receipt, so the message cannot be settled.
     pub(super) fn read(self) -> Option<Incoming> {
         let number = |text: Option<Cow<'_, str>>| text?.parse::<u64>().ok();
         let time = |text| UNIX_EPOCH.checked_add(Duration::from_millis(number(text)?));

@@ -23,7 +23,8 @@ use hostler_queue::QueueError;
 /// Maximum time to wait until SQS finds a new queue. AWS states no figure; one or two seconds are usual.
 const UNTIL_FOUND: Duration = Duration::from_secs(15);
 
-/// Maximum time to retry the creation of a queue after a queue with this name was deleted (AWS: 60 s).
+/// Maximum time to retry the creation of a queue after a queue with this name was deleted. AWS refuses the creation for
+/// 60 s after the deletion.
 const UNTIL_FORGOTTEN: Duration = Duration::from_secs(75);
 
 /// Interval between lookups of a new queue. The interval between attempts to create a queue is four times as long.
@@ -110,7 +111,8 @@ impl<'a> Applier<'a> {
         Ok(place)
     }
 
-    /// Finds a queue that was just created. Waits, because SQS may need a moment to find it.
+    /// Finds a queue that was just created. Repeats the lookup for up to [`UNTIL_FOUND`], because SQS may not find a
+    /// new queue at once.
     async fn found(&self, piece: &Piece) -> Result<Place, QueueError> {
         let deadline = Instant::now() + UNTIL_FOUND;
         loop {

@@ -23,7 +23,8 @@ pub(super) const DEAD_LETTER_RETENTION: Duration = Duration::from_secs(14 * 8640
 /// Maximum number of receives before a queue dead-letters a message (AWS limit: maxReceiveCount 1000).
 const MOST_RECEIVES: u32 = 1000;
 
-/// Retention that remains after the longest delay. Equals the retention of a new queue on AWS (4 days).
+/// Time to add to a consumer's longest delay for the retention of its queue. Equals the default retention of a new
+/// queue on AWS (4 days).
 const AFTER_A_DELAY: Duration = Duration::from_secs(4 * 86400);
 
 /// Maximum number of values in a filter policy with one key. The AWS limit is 150 combinations of the values of up to 5
@@ -57,7 +58,7 @@ pub(super) struct Piece {
     pub(super) on_aws: String,
     /// Settings for the creation of the resource. They are not changed later.
     pub(super) at_creation: Vec<Setting>,
-    /// Settings that hostler makes at creation and restores if they differ.
+    /// Settings that hostler makes when it creates the resource, and restores if the resource differs from them.
     pub(super) settings: Vec<Setting>,
     pub(super) tags: BTreeMap<String, String>,
 }

@@ -238,7 +238,7 @@ mod tests {
         wanted(&ChannelSpec { filter: Filter::Prefix(vec!["MOBILE.".into()]), ..spec("uploads.thumbnails") })
     }
 
-    /// Returns the changes after a drift of the resources.
+    /// Changes complete resources by `drift`, and returns the texts of the steps that restore them.
     fn after(wanted: &Wanted, drift: impl FnOnce(&mut Observed)) -> Vec<String> {
         let mut observed = whole(wanted);
         drift(&mut observed);

@@ -103,9 +103,9 @@ fn redrive_consequence(wanted: &Value, seen: Option<&str>) -> &'static str {
     }
 }
 
-/// Checks that messages do not expire too early in the dead-letter queue. A standard dead-letter queue counts a
-/// message's age from its first send. If long delays need the maximum retention in the source, no dead-letter queue can
-/// keep messages for longer. In this case, the maximum is enough.
+/// Checks that the dead-letter queue has a longer retention than its source. A standard dead-letter queue counts a
+/// message's age from its first send. With an equal or shorter retention, a message could expire there soon after its
+/// move.
 fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Finding> {
     let (source, target) = (observed.queue.there()?, observed.dead_letters.there()?);
     let (source_keeps, target_keeps) = (source.number(RETENTION)?, target.number(RETENTION)?);
@@ -171,7 +171,8 @@ fn least_retention(piece: &Piece) -> Option<u64> {
     })
 }
 
-/// Checks that a queue keeps messages for long enough. Otherwise, a message with a long delay expires before it is due.
+/// Checks that a queue's retention is at least the desired one, which covers the longest delay. With a shorter
+/// retention, a message with a long delay may expire before it is due.
 fn delays_outlast_it(piece: &Piece, seen: &Seen<Resource>) -> Option<Finding> {
     let wanted = least_retention(piece)?;
     let keeps = seen.there()?.number(RETENTION).filter(|keeps| *keeps < wanted)?;
@@ -182,7 +183,8 @@ fn delays_outlast_it(piece: &Piece, seen: &Seen<Resource>) -> Option<Finding> {
     Some(warning(fault, PROVISION))
 }
 
-/// Checks that a queue accepts messages of up to `payload.threshold` bytes. Old queues accept only 256 KiB.
+/// Checks that a queue accepts messages of up to `payload.threshold` bytes. Queues that were created before the AWS
+/// limit rose to 1 MiB may accept only 256 KiB.
 fn too_small(piece: &Piece, seen: &Seen<Resource>, options: &Options) -> Option<Finding> {
     let resource = seen.there()?;
     let limit = resource.number(MAX_SIZE)?;
@@ -273,7 +275,7 @@ mod tests {
         with(&ChannelSpec { filter, ..spec("uploads.thumbnails") }, options).unwrap()
     }
 
-    /// Returns the single finding after a drift: its fault, and `true` if it is fatal.
+    /// Changes complete resources by `drift`, and returns their only finding: its fault, and `true` if it is fatal.
     fn found(drift: impl FnOnce(&mut Observed)) -> (String, bool) {
         found_with(&Options::default(), drift)
     }

@@ -92,7 +92,8 @@ pub(super) async fn create_missing(service: &Service, spec: &ChannelSpec) -> Res
     Ok(())
 }
 
-/// Returns the queue with this name, and creates it if it is missing. For producers, which know only the name.
+/// Returns the queue with this name, and creates it if it is missing. Used for producers, which know only the queue's
+/// name.
 pub(super) async fn create_queue(service: &Service, name: &str, ordered: bool) -> Result<Place, QueueError> {
     create(service, &desired::queue(name, ordered, &service.options, &service.names)).await
 }
@@ -141,7 +142,7 @@ fn destination(service: &Service, channel: &Channel) -> Piece {
     }
 }
 
-/// Returns `true` if the queues exist, and caches them for the next call.
+/// Returns `true` if the queue and its dead-letter queue exist. Caches the queues that were found.
 async fn has_queues(service: &Service, wanted: &Wanted) -> Result<bool, QueueError> {
     let is_there =
         async |piece: &Piece| service.find_queue(&piece.name, piece.ordered).await.map(|found| found.is_some());
@@ -164,7 +165,8 @@ async fn look(service: &Service, wanted: &Wanted) -> Result<Observed, QueueError
     readable(observed::observe(service, wanted, Tags::Read).await?)
 }
 
-/// Refuses resources that hostler has no permission to read, because it cannot correct them.
+/// Returns an error if hostler has no permission to read one of the resources, because hostler cannot correct a
+/// resource that it cannot read.
 fn readable(observed: Observed) -> Result<Observed, QueueError> {
     let denials: Vec<_> = observed.denials().collect();
     match denials.is_empty() {

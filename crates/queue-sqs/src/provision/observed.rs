@@ -90,7 +90,7 @@ impl Observed {
         account(&[&self.queue, &self.dead_letters, &self.topic])
     }
 
-    /// Returns the denials.
+    /// Returns a text for each resource that hostler was denied permission to read. The text names the denied action.
     pub(super) fn denials(&self) -> impl Iterator<Item = &str> {
         [&self.dead_letters, &self.queue, &self.topic, &self.subscription].into_iter().filter_map(|seen| seen.denied())
     }
@@ -233,7 +233,7 @@ pub(super) async fn queue_attribute(
     Ok(answer.attributes.and_then(|mut attributes| attributes.remove(&attribute)).filter(|value| !value.is_empty()))
 }
 
-/// Converts the answer to a read. `action` is the IAM name of the action.
+/// Converts the answer to a call that reads a resource. `action` is the IAM name of the action.
 fn seen<T, E>(action: &str, name: &str, answer: Result<T, SdkError<E>>) -> Result<Seen<T>, QueueError>
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,

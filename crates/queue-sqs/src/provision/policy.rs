@@ -131,8 +131,9 @@ impl Statement {
         Self { sid, actions: actions.to_vec(), resources: resources.to_vec() }
     }
 
-    /// Creates a statement for actions that IAM cannot restrict to a resource. If `topics` is empty, the statement has
-    /// no resources and is therefore dropped.
+    /// Creates a statement for actions that IAM cannot restrict to single topics, so it covers all resources (`*`). If
+    /// `topics` is empty, nothing needs the actions. In that case, the statement has no resources, and the policy omits
+    /// statements without resources.
     fn anywhere(sid: &'static str, actions: &[&'static str], topics: &[String]) -> Self {
         let anywhere = (!topics.is_empty()).then(|| "*".to_owned());
         Self { sid, actions: actions.to_vec(), resources: anywhere.into_iter().collect() }
@@ -237,11 +238,11 @@ struct Reach {
     topics: Vec<String>,
     sent_queues: Vec<String>,
     sent_topics: Vec<String>,
-    /// Topics that a channel without an exchange may mean, because its name may be that of an exchange. hostler does
-    /// not create these topics.
+    /// Topics with the name of a channel without an exchange. Messages for such a channel may be sent to the topic,
+    /// because the channel's name may be the name of an exchange. hostler does not create these topics.
     named_topics: Vec<String>,
-    /// Queues with the names of exchanges. Included because sending to a channel without an exchange first looks for a
-    /// queue.
+    /// Queues with the name of an exchange. A message for a channel without an exchange goes to the exchange with the
+    /// channel's name only after SQS has found no queue with that name.
     namesakes: Vec<String>,
     objects: Vec<String>,
     /// Objects under hostler's own key prefix.
@@ -295,17 +296,18 @@ impl Reach {
     }
 }
 
-/// Destination of a channel without an exchange. The value is `true` if the queue or topic is ordered. `None`: the
-/// order is unknown.
+/// Kind of resource to which a channel without an exchange may refer by its name. The value is `true` if the queue or
+/// topic is ordered. `None`: it is unknown whether the topic is ordered.
 enum Meaning {
     Queue(bool),
     Exchange(Option<bool>),
-    /// No consumer in this config has this name.
+    /// A queue or an exchange. The kind is unknown, because no other channel in this config has a queue or an exchange
+    /// with this name.
     Either,
 }
 
-/// Returns the destination of a channel without an exchange. Sending first looks for a queue with the name, then for an
-/// exchange.
+/// Returns the kind of resource to which the channel `name`, which has no exchange, refers. A queue takes precedence
+/// over an exchange, as in sending.
 fn meaning(name: &str, consumed: &[ChannelSpec], published: &[&str]) -> Meaning {
     if let Some(spec) = consumed.iter().find(|spec| spec.channel.queue() == name) {
         return Meaning::Queue(spec.ordered);

@@ -77,7 +77,8 @@ fn statements(policy: &Json) -> Vec<Json> {
     }
 }
 
-/// Returns `true` if `fits` accepts the text, or any text of the list.
+/// Returns `true` if `fits` accepts the value. If the value is a list, returns `true` if `fits` accepts any text of the
+/// list.
 fn any(value: Option<&Json>, fits: impl Fn(&str) -> bool) -> bool {
     match value {
         Some(Json::String(text)) => fits(text),

@@ -47,7 +47,8 @@ pub(super) enum Value {
 pub(super) struct Redrive {
     /// AWS name of the dead-letter queue.
     pub(super) to: String,
-    /// Number of receives before a message is moved. `None`: the policy is a subscription's, which has no count.
+    /// Number of receives before a message is moved to the dead-letter queue. `None`: the policy belongs to a
+    /// subscription, and such a policy has no count.
     pub(super) after: Option<u32>,
 }
 
@@ -132,7 +133,7 @@ impl Setting {
     }
 }
 
-/// Returns the value of an attribute that AWS omits.
+/// Returns the default value of an attribute that AWS may omit from its answers.
 fn default_of(attribute: &str) -> Option<&'static str> {
     match attribute {
         FILTER_SCOPE => Some("MessageAttributes"),

@@ -249,11 +249,12 @@ fn bare_copy(message: &Message, dedupe: Option<String>) -> Outgoing {
     }
 }
 
-/// Maximum length in bytes of a shortened reason. A reason is shortened if it does not fit whole.
+/// Maximum length in bytes of a shortened reason. A reason is shortened if the copy would be too large with the whole
+/// reason.
 const SHORT_REASON: usize = 1024;
 
-/// Adds the reason and the circumstances of the dead-lettering as attributes, as far as they fit. `most`: maximum size
-/// in bytes that the queue accepts.
+/// Adds the reason and the circumstances of the dead-lettering to a copy as attributes, as far as the copy has room for
+/// them. `most`: maximum size in bytes that the queue accepts.
 fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, most: usize) -> Outgoing {
     let reason: String = reason.chars().map(|char| if is_carried(char) { char } else { ' ' }).collect();
     let reason = if reason.is_empty() { "no reason given" } else { &reason };
@@ -291,8 +292,8 @@ fn first_end(endings: &[Ending]) -> Instant {
     endings.iter().map(|ending| ending.leased.until).min().unwrap_or_else(Instant::now)
 }
 
-/// Maximum difference between the lease ends of the messages in one call. A call is abandoned at the first end, so it
-/// loses at most this much time.
+/// Maximum difference between the lease ends of the messages in one call. A call is abandoned when the first of its
+/// leases ends, so the other messages lose at most this much of their leases.
 const TOGETHER: Duration = Duration::from_secs(1);
 
 /// Groups deliveries by the ends of their leases, earliest first.
@@ -317,8 +318,9 @@ fn deletes<'a>(receipts: impl Iterator<Item = &'a Receipt>) -> impl Iterator<Ite
     })
 }
 
-/// Maximum number of seconds for a release to reach SQS, including retries by the SDK. A release's delay ends at least
-/// this long before the 12 h do, because SQS refuses a late release that exceeds them.
+/// Maximum number of seconds for a release to reach SQS, including retries by the SDK. SQS counts a release's delay
+/// from the arrival of the release, and refuses a delay that ends more than 12 h after the receive. Therefore, a delay
+/// is shortened to end at least this long before the limit of 12 h.
 const RELEASE_ON_ITS_WAY: u64 = 60;
 
 /// Makes one call per batch of endings, one after the other. If there are no endings, makes no call.
