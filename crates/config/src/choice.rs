@@ -43,7 +43,7 @@ choice! {
     HardeningMode {
         /// Imposes the limits that the kernel supports.
         Auto = "auto",
-        /// Imposes all limits, or the host does not start.
+        /// Imposes all limits. If one of them cannot be imposed, the host does not start.
         Require = "require",
         /// Imposes no limits.
         Off = "off",
@@ -68,9 +68,9 @@ impl Driver {
 }
 
 choice! {
-    /// Treatment of queues that are missing at the start.
+    /// Treatment of queues that are missing when the host starts.
     Provision {
-        /// Ends the process with exit code 69 and instructions.
+        /// Ends the process with exit code 69 and an error text with instructions for creating the queues.
         Check = "check",
         /// Creates the queues.
         Auto = "auto",
@@ -132,7 +132,8 @@ choice! {
 }
 
 impl LogFormat {
-    /// Returns the default log format. A terminal gets text, because a person reads it. Other outputs get JSON.
+    /// Returns the default log format. The default is text if the log is written to a terminal, because a person reads
+    /// it there. Otherwise, the default is JSON.
     pub fn usual(is_terminal: bool) -> Self {
         if is_terminal { Self::Text } else { Self::Json }
     }

@@ -25,7 +25,7 @@ pub struct Consumer {
     /// Set for a FIFO queue. Messages of one group are processed in order, one at a time.
     pub ordered: bool,
     /// Deduplication scope and throughput limit of a FIFO queue. `true`: per message group. `false`: per queue. `None`:
-    /// unchanged. `true` requires `ordered`.
+    /// hostler does not change these settings of the queue. `true` requires `ordered`.
     pub high_throughput: Option<bool>,
     /// WASM handler.
     pub handler: HandlerRef,
@@ -41,7 +41,8 @@ pub struct Consumer {
     pub lease: Duration,
     /// Maximum run time of a handler: 1 s to 12 h. On SQS, at most 12 h less `lease`.
     pub processing_timeout: Duration,
-    /// Maximum age of a message that is not late: 1 s to 14 d (maximum retention of SQS).
+    /// Maximum age of a message at the start of its handler: 1 s to 14 d (maximum retention of SQS). An older message
+    /// counts as late.
     pub delay_tolerance: Duration,
     /// Maximum delay of messages that are sent to the consumer: at most 13 d, one day less than the maximum retention
     /// of SQS.
@@ -49,11 +50,12 @@ pub struct Consumer {
     /// Treatment of a message that exceeds the processing timeout. Not [`OnProcessingTimeout::DeadLetter`] if the
     /// consumer has no dead-letter queue.
     pub on_processing_timeout: OnProcessingTimeout,
-    /// Maximum time in one state or without a poll before the health check fails. Longer than `processing_timeout`.
+    /// Maximum time for the consumer to be in one state, or to make no poll. After this time, the health check fails.
+    /// Longer than `processing_timeout`.
     pub healthcheck_timeout: Duration,
     /// Maximum rate of message starts. `None`: unlimited.
     pub rate_limit: Option<Rate>,
-    /// Maximum number of messages for one sandbox, which is then replaced. At least 1.
+    /// Maximum number of messages that one sandbox processes before it is replaced. At least 1.
     pub messages_per_instance: u32,
     /// Part of a WASI command's output to send as the reply.
     pub reply: Reply,
@@ -79,16 +81,18 @@ pub struct Consumer {
 /// `[consumers.NAME.retry]`: the escalation of failed attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// Maximum number of failed attempts to release with a delay of `requeue_delay`: 0 to 100.
+    /// Number of first attempts at a message after whose failure the message is released with a delay of
+    /// `requeue_delay`: 0 to 100.
     pub requeues: u32,
-    /// Delay after each of these attempts: at most 12 h (SQS limit for hiding a message).
+    /// Delay after each of the first `requeues` failed attempts: at most 12 h (SQS limit for hiding a message).
     pub requeue_delay: Duration,
-    /// Maximum number of further failed attempts, which are released with an increasing delay: 0 to 100. The next
-    /// failure dead-letters the message.
+    /// Number of further attempts after whose failure the message is released with an increasing delay: 0 to 100. If
+    /// the next attempt fails too, the message is dead-lettered.
     pub delays: u32,
-    /// First increasing delay, before jitter; doubled each time. At most `max_delay`.
+    /// First of the increasing delays, before jitter. Each further delay is twice the previous one. At most
+    /// `max_delay`.
     pub delay: Duration,
-    /// Maximum of the increasing delay: at most 12 h.
+    /// Maximum of the increasing delays: at most 12 h.
     pub max_delay: Duration,
 }
 
@@ -110,7 +114,7 @@ pub struct Breaker {
 pub struct Allow {
     /// Origins to which the guest may send HTTP requests: `http(s)://host[:port]` in lower case, without a default port.
     pub http: Vec<String>,
-    /// Private networks that the host names of these origins may resolve to.
+    /// Private networks to whose addresses the host names of the origins in `http` may resolve.
     pub networks: Vec<IpNet>,
     /// Environment variables of the guest. The values may be secrets, so `Debug` omits them.
     pub env: BTreeMap<String, String>,
@@ -154,7 +158,8 @@ pub struct Tags {
 }
 
 impl Consumer {
-    /// Converts checked settings. Returns an error if the table of keys does not match this code.
+    /// Converts the checked settings of the consumer `name`. Returns an error if the table of keys does not match this
+    /// code.
     pub(super) fn read(name: &str, settings: &Settings) -> Result<Self, Mismatch> {
         let at = settings.consumer(name);
         let dead_letter = at.need("dead_letter")?;

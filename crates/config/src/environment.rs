@@ -180,7 +180,8 @@ struct Unknown {
     path: Vec<String>,
     /// Pattern of `path`.
     table: String,
-    /// First unknown name. `None`: the variable ends at a table.
+    /// First unknown name. `None`: all names are known, but the last one is the name of a table, which cannot have a
+    /// value.
     name: Option<String>,
     /// Names after the first unknown name.
     after: Vec<String>,
@@ -231,7 +232,7 @@ fn resolve(rest: &str, consumers: &[String]) -> Result<(Vec<String>, &'static Ke
     Err(Unknown { path, table, name: None, after: Vec::new() })
 }
 
-/// Splits off the first name, in the spelling of the table.
+/// Splits the first name off `names`, in the spelling of the keys or consumers in `table`. Also returns the rest.
 fn first_name<'a>(names: &'a str, table: &str, consumers: &[String]) -> (String, Option<&'a str>) {
     if matches!(keys::child(table, "*"), Node::Key(_)) {
         // Variables of the guest: case is significant, and `__` is part of the name.

@@ -21,10 +21,10 @@ pub enum ConfigError {
     Missing {
         /// Path as given.
         path: PathBuf,
-        /// ` (named by …)`, or empty for a usual place.
+        /// Suffix of the path in the error text: ` (named by …)`. Empty if the path is one of the usual places.
         named_by: &'static str,
     },
-    /// The file exists but cannot be read as text.
+    /// The file exists, but it cannot be read or is not text in UTF-8.
     #[error(
         "cannot read {}{named_by}: {reason}\n  cure   name a TOML file in UTF-8 that this user may read",
         path.display()
@@ -32,7 +32,7 @@ pub enum ConfigError {
     Unreadable {
         /// Path as given.
         path: PathBuf,
-        /// ` (named by …)`, or empty for a usual place.
+        /// Suffix of the path in the error text: ` (named by …)`. Empty if the path is one of the usual places.
         named_by: &'static str,
         /// Error of the operating system.
         reason: String,
@@ -116,7 +116,7 @@ pub struct Problem {
     pub fault: String,
     /// Fix: the text to write instead.
     pub cure: String,
-    /// Meaning of the key, if its own value is wrong.
+    /// Description of the key. Set if the value of this key itself is at fault.
     pub about: Option<&'static str>,
 }
 

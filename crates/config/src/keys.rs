@@ -21,7 +21,7 @@ pub(super) struct Key {
 /// Default of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DefaultValue {
-    /// This value, in the notation of a variable.
+    /// This value, as written in an environment variable.
     Value(&'static str),
     /// A value derived from other values. The text describes the derivation.
     Derived(&'static str),
@@ -466,7 +466,7 @@ pub(super) fn names(table: &str) -> Vec<&'static str> {
     names
 }
 
-/// Returns the part of a path below a table. `None`: the path is not below the table.
+/// Returns the rest of a path after the path of a table. `None`: the path does not begin with that of the table.
 pub(super) fn below<'a>(path: &'a str, table: &str) -> Option<&'a str> {
     if table.is_empty() { Some(path) } else { path.strip_prefix(table)?.strip_prefix('.') }
 }

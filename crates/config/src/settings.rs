@@ -14,7 +14,7 @@ use super::suggest::{alike, dotted, folded, known, meant};
 /// Names that lead from the root to a key.
 type Path = Vec<String>;
 
-/// Checked values. Contains no faulty values, so checks that depend on one are skipped.
+/// Checked values. Faulty values are left out, so a check that needs a faulty value is skipped.
 #[derive(Default)]
 pub(super) struct Settings {
     values: BTreeMap<Path, (Value, Place)>,

@@ -26,7 +26,7 @@ pub const USUAL_PLACES: [&str; 2] = [SYSTEM_FILE, "./hostler.toml"];
 /// Maximum size of the file in bytes.
 const LARGEST: u64 = 16 << 20;
 
-/// Maximum time for a pipe to deliver its text.
+/// Maximum time to wait for the whole configuration from a pipe.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Values from the file and from the environment.

@@ -72,7 +72,7 @@ pub struct Sqs {
     /// Prefix of every queue and topic name. May be empty. Prefix and queue name together have at most 71 characters,
     /// so that the name with `-dlq.fifo` has at most 80 (SQS limit).
     pub prefix: String,
-    /// Treatment of queues that are missing at the start.
+    /// Treatment of queues that are missing when the host starts.
     pub provision: Provision,
     /// KMS key of the queues and topics: id, alias or ARN. `None`: SQS's own encryption.
     pub kms_key: Option<String>,
@@ -85,7 +85,7 @@ pub struct Sqs {
 pub struct Payload {
     /// S3 bucket for large bodies. `None`: no claim check.
     pub bucket: Option<String>,
-    /// Maximum size in bytes, body and attributes together, of a message that keeps its body: at most 1 MiB (SQS
+    /// Maximum size in bytes, body and attributes together, of a message that is sent with its body: at most 1 MiB (SQS
     /// limit). The body of a larger message is stored in the bucket.
     pub threshold: u64,
 }
@@ -122,7 +122,8 @@ pub struct Dev {
 }
 
 impl Config {
-    /// Converts checked settings. Returns an error if the table of keys does not match this code.
+    /// Converts the checked settings to the configuration. Returns an error if the table of keys does not match this
+    /// code.
     pub(super) fn read(settings: &Settings) -> Result<Self, Mismatch> {
         let at = settings.root();
         let url = |key| at.maybe(key).map(|url: Option<Url>| url.map(|url| url.0));
