@@ -45,10 +45,10 @@ impl Looked {
 /// Shows each message that meets the conditions.
 ///
 /// Some services, for example SQS, show messages only to a receiver. There, messages are received, kept leased until
-/// all have been read, and then given back, which counts as a receive of each message. Messages that are delayed or
-/// leased by others are not shown. At most ten messages of each group of an ordered queue are shown, because SQS
-/// returns no more while these ten are leased. If `stop` is cancelled, receiving ends, and received messages are given
-/// back.
+/// all have been read, and then given back. The service counts this as a receive of each message. Messages that are
+/// delayed or leased by others are not shown. At most ten messages of each group of an ordered queue are shown, because
+/// SQS returns no more while these ten are leased. If `stop` is cancelled, receiving ends, and received messages are
+/// given back.
 ///
 /// # Errors
 /// [`QueueError`]: the queue cannot be opened. Later errors are in [`Ended`].

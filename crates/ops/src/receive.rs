@@ -18,8 +18,8 @@ use hostler_types::message::Message;
 /// Maximum wait of one receive call. On SQS, a signal cannot end the wait of a call.
 const CALL: Duration = Duration::from_secs(5);
 
-/// Wait for further messages after the first one. On SQS, this wait is one second, so that SQS queries all of its
-/// servers.
+/// Maximum time to wait for further messages once a message has been received. On SQS, this wait is one second, so that
+/// SQS queries all of its servers.
 const MORE: Duration = Duration::from_millis(100);
 
 /// Accepts the received messages.

@@ -48,8 +48,8 @@ pub struct Observed {
     pub messages: u64,
     /// Age of the queue, if known.
     pub age: Option<Duration>,
-    /// Use during the judged period. `None`: the service has no record. Counts as unused, because a service may record
-    /// nothing for an unused queue.
+    /// Use during the judged period. `None`: the service has no record. In that case, the queue counts as unused,
+    /// because a service may record nothing for an unused queue.
     pub used: Option<QueueUse>,
     /// Set if the queue is the dead-letter queue of another queue that is not deleted.
     pub dead_letters: bool,

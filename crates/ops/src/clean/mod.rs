@@ -28,11 +28,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Times after which resources count as unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
-    /// For a queue: minimum age, and period of its usage record.
+    /// A queue counts as unused if it was not used in this period before the survey. A queue that is younger than this
+    /// period is not deleted.
     pub queues: Duration,
-    /// For a topic: period of its usage record.
+    /// A topic counts as unused if nothing was published to it in this period before the survey.
     pub topics: Duration,
-    /// For a stored body: minimum age since it was stored or renewed.
+    /// A stored body counts as unused if it was stored, or last renewed, longer ago than this.
     pub bodies: Duration,
 }
 
@@ -44,9 +45,10 @@ impl Windows {
 impl Default for Windows {
     /// Returns 35 days for queues, one day for topics, and 90 days for bodies.
     ///
-    /// 35 days exceed the interval of a monthly job. The 90 days for bodies follow from the maximum retention of
-    /// messages, 14 days. If hostler copies a message, it renews the body. If the service moves a message, the
-    /// retention restarts, but the body is not renewed. 90 days are enough for five moves by the service.
+    /// 35 days exceed the interval of a monthly job, so a queue that only such a job uses is not deleted. The 90 days
+    /// for bodies follow from the maximum retention of messages, 14 days. If hostler copies a message, it renews the
+    /// body. If the service moves a message, the retention restarts, but the body is not renewed. 90 days are enough
+    /// for five moves by the service.
     fn default() -> Self {
         Self { queues: DAY * 35, topics: DAY, bodies: DAY * 90 }
     }

@@ -48,7 +48,7 @@ pub fn agreed(first: &Survey, second: &Survey) -> Agreed {
 pub struct Done {
     /// Deleted queues.
     pub removed: BTreeSet<String>,
-    /// Queues that were kept after all, each with the reason.
+    /// Queues that the surveys found deletable but that were kept, each with the reason.
     pub kept: Vec<(String, String)>,
     /// Resources that could not be deleted, each with the reason.
     pub failed: Vec<(String, String)>,
@@ -57,7 +57,7 @@ pub struct Done {
 }
 
 /// Deletes the resources one after the other, until `stop` is cancelled. If the deletion of a queue fails, continues
-/// with the next queue. If a call for bodies fails, returns.
+/// with the next queue. If the deletion of a batch of bodies fails, deletes no further bodies.
 pub async fn remove(inventory: &dyn Disposal, agreed: &Agreed, stop: &CancellationToken) -> Done {
     let mut done = Done::default();
     for name in &agreed.queues {

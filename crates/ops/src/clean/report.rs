@@ -9,7 +9,8 @@ use super::removal::Done;
 use super::survey::{QueueFinding, Survey, TopicFinding};
 use crate::notice::Notice;
 
-/// Returns the full report for programs. `done`: result of the deletion. If `None`, the run only reports.
+/// Returns the full report for programs. `done`: result of the deletion. `None`: the run deletes nothing and only
+/// reports.
 pub fn document(survey: &Survey, done: Option<&Done>) -> Value {
     let fate = |name: &str, pairs: &[(String, String)]| {
         pairs.iter().find(|(kept, _)| kept == name).map(|(_, reason)| reason.clone())
@@ -60,7 +61,7 @@ pub fn notice(survey: &Survey, done: Option<&Done>, at: SystemTime) -> Notice {
     Notice { summary, lines: failed.chain(queues).chain(topics).chain(unread).collect(), document }
 }
 
-/// Returns `true` if the queue gets a line in the notice.
+/// Returns `true` if the notice has a line for the queue.
 pub(super) fn is_odd(finding: &QueueFinding) -> bool {
     !matches!(finding.class, Class::InUse | Class::Young)
 }

@@ -32,8 +32,8 @@ pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> O
 }
 
 /// Returns the message's attributes, plus the id that it had before its first move. Keeps the attributes that describe
-/// the dead-lettering. If there is no room, the number of attempts is dropped, because attempts are counted anew
-/// anyway.
+/// the dead-lettering. If the message has no attribute left for the id, the attribute with the number of attempts is
+/// dropped, because attempts at the copy are counted anew.
 fn attributes(message: &Message) -> Attributes {
     let mut attributes = message.attributes.clone();
     if attributes.contains_key(ORIGINAL_ID_ATTRIBUTE) {

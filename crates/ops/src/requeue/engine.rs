@@ -21,15 +21,15 @@ use hostler_types::message::{Message, Outgoing};
 /// Maximum wait of a receive. Long enough for SQS to query all of its servers.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// The whole queue counts as inspected after this number of consecutive known messages, plus the number of held
-/// messages. A message is known if it was received before.
+/// Number of messages in a row without a new one, in addition to the number of held messages, after which the whole
+/// queue counts as inspected. A message is new unless this run received it earlier or it is late ([`Verdict::Late`]).
 const STALE: usize = 100;
 
 /// Moves messages. If `stop` is cancelled, ends the run after the present batch. Passes each event to `tell`.
 ///
 /// # Errors
-/// [`QueueError`]: one of the queues cannot be opened. Nothing has changed. Later errors are in [`Ended`], and the
-/// report contains the counts up to the error.
+/// [`QueueError`]: one of the queues cannot be opened or counted. In that case, no message has moved. Later errors are
+/// in [`Ended`], and the report contains the counts up to the error.
 pub async fn run(
     broker: &dyn Admin,
     order: MoveRequest,
@@ -111,13 +111,13 @@ struct Run<'a> {
     bucket: Option<Bucket>,
     started: Instant,
     held: SetAside,
-    /// Additions to copies that the target accepts, as far as is known.
+    /// Additions to the copies of further messages. The dedupe key is no longer added once the target has refused one.
     extras: Extras,
     /// Ids of messages that were sent but not yet removed. If received again, such a message must not be sent again.
     unremoved: BTreeSet<String>,
-    /// Number of consecutive messages, up to the last one, that had been received before or are late.
+    /// Number of messages since the last new one. A message is new unless this run received it earlier or it is late.
     stale: usize,
-    /// Number of held messages when a new message was last received.
+    /// Number of held messages at the time when the last new message was received.
     lap: usize,
     /// Error that stops all sends.
     trouble: Option<QueueError>,
@@ -201,12 +201,13 @@ impl Run<'_> {
         depths.is_ok_and(|depths| depths.iter().all(|depth| depth.visible == 0))
     }
 
-    /// Returns `true` if the whole queue counts as inspected: all recent messages were received before or are late.
+    /// Returns `true` if the whole queue counts as inspected, because no message has been new for a long time (see
+    /// [`STALE`]).
     fn is_lap(&self) -> bool {
         self.stale > self.lap + STALE
     }
 
-    /// Records that a message was received for the first time.
+    /// Records that a new message was received: one that this run had not received earlier and that is not late.
     fn news(&mut self) {
         self.stale = 0;
         self.lap = self.held.len();

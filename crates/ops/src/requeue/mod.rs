@@ -77,9 +77,10 @@ pub struct Report {
     /// Number of moved messages that could not be removed from the source. They are in both queues. If there is no
     /// target, they are still in the source.
     pub doubled: u64,
-    /// Number of messages that were in the source at the start but were not inspected. They exceed the maximum, are
-    /// delayed, are leased by others, or follow an unmoved message of their group. Also counts inspected messages that
-    /// did not move because they follow such a message. As exact as the service's count.
+    /// Number of messages that were in the source at the start of the run but were not inspected, because they exceed
+    /// the maximum, are delayed, are leased by others, or follow an unmoved message of their group. Also counts
+    /// inspected messages that did not move because they follow an unmoved message of their group. The number is
+    /// derived from the service's message count, and is only as exact as that count.
     pub not_looked_at: u64,
 }
 

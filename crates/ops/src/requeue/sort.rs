@@ -40,8 +40,8 @@ pub(super) struct Sorter {
 }
 
 impl Sorter {
-    /// Creates a sorter. `ordered`: the queue preserves the order within groups. `began`: start of the run; messages
-    /// sent later are late.
+    /// Creates a sorter. `ordered`: the queue preserves the order within groups. `began`: start of the run. A message
+    /// that was sent after the start is late.
     pub(super) fn new(conditions: Vec<Condition>, began: SystemTime, ordered: bool) -> Self {
         let (stuck, moved, hasher) = (HashSet::new(), HashSet::new(), RandomState::new());
         Self { conditions, began, ordered, stuck, moved, hasher }
@@ -74,9 +74,9 @@ impl Sorter {
         }
     }
 
-    /// Returns `true` if this run has already moved the message, and the message was dead-lettered again. Copies in
-    /// several queues share their original id. Therefore, a message from before the run with a known id is a different
-    /// message.
+    /// Returns `true` if this run has already moved the message, and the message was dead-lettered again. The copies of
+    /// a message in several queues share its original id. Therefore, a message that was sent before the run began is
+    /// not a message that this run moved, even if this run moved one with the same original id.
     fn came_back(&self, message: &Message) -> bool {
         let is_known = |id: &str| self.moved.contains(&self.hasher.hash_one(id));
         !self.moved.is_empty()
