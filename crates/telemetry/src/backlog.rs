@@ -23,7 +23,7 @@ pub(super) const BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of buffered bytes, including the new line, for a guest's line to be accepted.
 const OF_GUESTS: usize = BYTES / 2;
 
-/// Additional bytes for lines that report dropped lines.
+/// Number of bytes beyond the limit that are reserved for lines that report dropped lines.
 const RESERVE: usize = 64 * 1024;
 
 /// Target of lines that report dropped lines.

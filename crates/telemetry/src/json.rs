@@ -17,8 +17,8 @@ use super::resource;
 use hostler_types::Timestamp;
 use hostler_types::printable::acts;
 
-/// Maximum length of a value in bytes. JSON needs up to six bytes for each of them, so a line with one value of this
-/// length fits into the backlog.
+/// Maximum length of a value in bytes. JSON needs up to six bytes for each byte of a value, so a line with one value of
+/// this length fits into the backlog.
 const LONGEST: usize = 512 * 1024;
 
 /// Mark after a value that was cut.

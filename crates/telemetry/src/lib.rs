@@ -72,7 +72,7 @@ impl Logs {
 }
 
 /// Starts the log, which includes panics. The level is that of `RUST_LOG`. If `RUST_LOG` is unset, the level is `info`.
-/// If it is invalid, this is reported, and the level is `info`.
+/// If `RUST_LOG` is invalid, the fault is logged, and the level is `info`.
 pub fn start(form: Form) -> Logs {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
     let wanted = if wanted.is_empty() { "info".to_owned() } else { wanted };

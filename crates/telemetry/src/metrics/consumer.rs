@@ -84,7 +84,8 @@ pub struct Depths {
 pub(super) struct Seen {
     pub(super) at: Instant,
     pub(super) depths: Depths,
-    /// Estimated time to process the visible messages at the present rate. `None`: no messages are being removed.
+    /// Estimated time until the visible messages are processed, at the rate of the last minute. `None`: no messages
+    /// were removed in that minute.
     pub(super) time_to_drain: Option<Duration>,
 }
 
@@ -311,7 +312,7 @@ impl ConsumerMetrics {
         let _ = self.0.look.set(Box::new(look));
     }
 
-    /// Records the queue's counts. `None`: they could not be read, which leaves a gap in the metrics.
+    /// Records the queue's counts. `None`: the counts could not be read. In that case, the metrics have a gap.
     pub fn queue_seen(&self, depths: Option<Depths>, now: Instant) {
         let removed = self.removed();
         let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -348,7 +349,7 @@ impl ConsumerMetrics {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).seen
     }
 
-    /// Returns the maximum of linear memory in bytes. `None`: there was no sandbox yet.
+    /// Returns the maximum linear memory of a sandbox so far in bytes. `None`: no sandbox has reported its memory yet.
     pub(super) fn peak(&self) -> Option<u64> {
         Some(self.0.memory_peak.load(Ordering::Relaxed)).filter(|peak| *peak > 0)
     }

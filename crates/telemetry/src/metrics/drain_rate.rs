@@ -11,7 +11,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of samples. If samples are more frequent, the rate is averaged over a shorter period.
 const SAMPLES: usize = 64;
 
-/// Samples of the last minute, and the most recent sample before it.
+/// Samples of the last minute, and the last sample before that minute.
 #[derive(Debug, Default)]
 pub(super) struct DrainRate {
     samples: VecDeque<(Instant, u64)>,
@@ -19,8 +19,8 @@ pub(super) struct DrainRate {
 
 impl DrainRate {
     /// Adds a sample. `removed`: number of all messages removed so far. Returns the number of messages removed per
-    /// second in the last minute, or since the first sample if that is more recent. `None`: no messages were removed,
-    /// or there is no earlier sample.
+    /// second in the last minute. If the first sample is less than a minute old, the rate is that since the first
+    /// sample. `None`: no messages were removed in this time, or this is the first sample.
     pub(super) fn sample(&mut self, now: Instant, removed: u64) -> Option<f64> {
         while let Some((second, _)) = self.samples.get(1)
             && (now.saturating_duration_since(*second) >= WINDOW || self.samples.len() >= SAMPLES)

@@ -17,7 +17,8 @@ use super::prometheus::Endpoint;
 /// Maximum number of threads for the runtime's blocking work, which consists of name lookups.
 const BLOCKING: usize = 2;
 
-/// A runtime that can be dropped in any context. The drop does not wait, for example for a pending name lookup.
+/// A runtime that can be dropped in any context. Dropping it does not wait for its tasks, for example for a pending
+/// name lookup.
 struct Background(Option<Runtime>);
 
 impl Background {

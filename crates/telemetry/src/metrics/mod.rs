@@ -93,7 +93,7 @@ pub struct Metrics {
     consumers: Consumers,
     tick_delay: Histogram<f64>,
     exporters: ExportThread,
-    /// Keeps the provider alive, from which metrics are collected.
+    /// Provider from which the exporters collect metrics. Stored to keep it alive.
     _provider: SdkMeterProvider,
 }
 
@@ -168,7 +168,7 @@ impl Metrics {
 }
 
 impl HostMetrics {
-    /// Records the delay of a tick of the host.
+    /// Records by how much a periodic tick of the host was late.
     pub fn ticked(&self, late: Duration) {
         self.tick_delay.record(late.as_secs_f64(), &[]);
     }

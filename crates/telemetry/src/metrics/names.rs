@@ -136,7 +136,7 @@ metrics! {
 pub const CONSUMER: &str = "hostler.consumer";
 /// Attribute with the outcome of the handler.
 pub const OUTCOME: &str = "hostler.outcome";
-/// Attribute with the action on the message after the handler.
+/// Attribute with the action that was taken on a message after its handler: one of [`DISPOSITIONS`].
 pub const DISPOSITION: &str = "hostler.disposition";
 /// Attribute with a state of the health file.
 pub const STATE: &str = "hostler.state";
