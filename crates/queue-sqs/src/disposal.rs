@@ -14,7 +14,7 @@ use hostler_queue::{Body, QueueError, Removal, StoredBodies, Unread, tag};
 const PER_CALL: usize = 1000;
 
 /// Deletes a queue. Conditions: hostler owns the queue, the queue is empty, and every queue that uses it as dead-letter
-/// queue is in `gone`.
+/// queue has already been deleted. `gone`: names of these deleted queues on AWS.
 pub(super) async fn remove_queue(
     service: &Service,
     name: &str,

@@ -15,8 +15,8 @@ use uuid::Uuid;
 use hostler_queue::LeaseHandle;
 use hostler_types::message::Claim;
 
-/// Period for which the id of a finished message is remembered. Longer than SQS may still deliver a copy of a deleted
-/// message.
+/// Period for which the id of a finished message is remembered. Longer than the time in which SQS may still deliver a
+/// copy of a deleted message.
 const MEMORY: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of remembered ids. Each id takes about 50 bytes.
 const MEMORY_COUNT: usize = 50_000;
@@ -129,7 +129,7 @@ impl Finished {
         self.numbers.find(hash, |number| of(number).is_some_and(|(_, other)| other == id)).is_some()
     }
 
-    /// Remembers an id until `until`. If the id is already known, its time does not change.
+    /// Remembers an id until `until`. If the id is already remembered, `until` has no effect.
     fn remember(&mut self, id: &MessageId, until: Instant) {
         let hash = self.hashes.hash_one(id);
         if self.contains_hashed(id, hash) {
@@ -153,7 +153,7 @@ impl Finished {
     }
 }
 
-/// Returns the position in the queue of the id with this number.
+/// Returns the position in [`Finished::ids`] of the id with this number.
 fn place(first: u32, number: u32) -> usize {
     number.wrapping_sub(first) as usize
 }

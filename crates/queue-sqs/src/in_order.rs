@@ -108,7 +108,8 @@ fn sort(answers: impl Iterator<Item = (Job, Result<String, Fault>)>, again: bool
     sorted
 }
 
-/// Splits off the first message of each group. Both lists keep their order.
+/// Returns the first message of each group, and a second list with all other messages. Both lists keep the order of
+/// `jobs`.
 fn first_of_each_group(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     let mut seen = HashSet::new();
     jobs.into_iter().partition(|job| seen.insert(job.entry.group.clone()))

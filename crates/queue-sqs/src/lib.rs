@@ -150,7 +150,7 @@ struct Service {
     clients: Clients,
     resolver: Resolver,
     runtime: Handle,
-    /// Ensures that the warning about uncounted dead letters is logged once.
+    /// Ensures that the warning about dead letters that SQS refused to count is logged once.
     uncounted: Once,
 }
 

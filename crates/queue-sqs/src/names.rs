@@ -25,8 +25,8 @@ impl Names {
         format!("{}{name}{suffix}", self.prefix)
     }
 
-    /// Returns the queue or exchange with this AWS name. The flag is `true` for FIFO. `None`: the name belongs to
-    /// another deployment.
+    /// Returns the name of the queue or exchange that has this name on AWS. The flag is `true` for FIFO. `None`: the
+    /// name does not begin with our prefix, so it belongs to another deployment.
     pub(super) fn here<'a>(&self, name: &'a str) -> Option<(&'a str, bool)> {
         let name = name.strip_prefix(&self.prefix)?;
         Some(match name.strip_suffix(FIFO) {

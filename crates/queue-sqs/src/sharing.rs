@@ -19,7 +19,7 @@ const BELIEVED: Duration = Duration::from_secs(60);
 /// Maximum time for a settlement to wait for the queue's policy.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Cached answers by queue name, each with the time of the query.
+/// Cached results by queue name: `true` if topics may send to the queue. Each result has the time of its query.
 #[derive(Debug, Default)]
 pub(super) struct Sharing(Mutex<HashMap<String, (Instant, bool)>>);
 

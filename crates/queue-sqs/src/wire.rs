@@ -49,8 +49,8 @@ pub struct Entry {
     pub(super) dedupe: Option<String>,
     /// Delay in whole seconds.
     pub(super) delay: i32,
-    /// Trace context in X-Ray format, set by the sender. SQS transports it outside the message and does not count its
-    /// size.
+    /// Trace context in X-Ray format, set by the code that sends the message. SQS transports it outside the message and
+    /// does not count its size.
     pub(super) xray: Option<String>,
 }
 

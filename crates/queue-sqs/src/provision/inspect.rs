@@ -93,7 +93,8 @@ fn differing(title: &str, settings: &[Setting], resource: &Resource, account: &A
     differing.collect()
 }
 
-/// Returns the consequence if a queue's redrive policy differs from the desired one.
+/// Returns a text with the consequence of a queue's redrive policy that differs from the desired one. Empty if there is
+/// no consequence to report.
 fn redrive_consequence(wanted: &Value, seen: Option<&str>) -> &'static str {
     let Value::Redrive(Some(Redrive { after: Some(wanted), .. })) = wanted else { return "" };
     match seen.and_then(SeenRedrive::read).and_then(|seen| seen.after) {

@@ -40,7 +40,8 @@ pub(super) struct Resource {
     pub(super) tags: BTreeMap<String, String>,
 }
 
-/// Option to read tags too. For each resource, reading tags needs one more call and one more permission.
+/// Option to read the tags of resources in addition to their attributes. For each resource, reading tags needs one more
+/// call and one more permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tags {
     Read,

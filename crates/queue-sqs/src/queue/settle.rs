@@ -32,7 +32,7 @@ struct Ending {
 type Settled = Vec<(Ending, Result<(), LeaseError>)>;
 
 impl SqsQueue {
-    /// Carries out settlements, with separate calls for each kind.
+    /// Carries out settlements, with separate calls for acks, for releases and for dead letters.
     pub(super) async fn settle_all(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
         let (now, count) = (Instant::now(), batch.len());
         let (mut acks, mut releases, mut copies, mut settled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -205,7 +205,8 @@ impl SqsQueue {
     }
 
     /// Copies messages to the dead-letter queue. Each call has messages whose leases end at about the same time. When
-    /// the first of these leases ends, the call is abandoned, because a later copy would be a duplicate.
+    /// the first of these leases ends, the call is abandoned, because SQS may then deliver that message again, and a
+    /// copy made later would be a duplicate.
     async fn copy_all(&self, target: &Place, to_copy: Vec<Ending>) -> Settled {
         let calls = by_lease_end(to_copy);
         let work = calls.iter().map(|endings| {
