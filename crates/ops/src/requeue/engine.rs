@@ -328,7 +328,7 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the number of messages that may still move.
+    /// Returns the number of messages that may still move until the maximum of the request is reached.
     fn left_to_move(&self) -> usize {
         let left = self.order.max.map_or(u64::MAX, |max| max.saturating_sub(self.report.moved));
         usize::try_from(left).unwrap_or(usize::MAX)
@@ -453,8 +453,8 @@ impl Run<'_> {
         self.held.keep(&delivery.message.id, delivery.receipt, delivery.leased_at + LEASE);
     }
 
-    /// Extends the leases of held messages. If an extension fails, it is soon repeated. If a lease is lost, its message
-    /// is received again and recognized.
+    /// Extends the leases of held messages. If an extension fails, the next check of the leases repeats it. If a lease
+    /// is lost, its message is received again, and is recognized by its id.
     async fn extend_held(&mut self) {
         let now = Instant::now();
         let due = self.held.due(now);

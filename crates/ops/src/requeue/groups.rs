@@ -60,7 +60,7 @@ impl Groups {
         self.ids.len()
     }
 
-    /// Returns the groups to receive again one by one. Each group is a list of message ids.
+    /// Returns the groups to receive again one by one. Each group is a list with the ids of its received messages.
     pub(super) fn to_receive_again(&self) -> Vec<Vec<String>> {
         let cut = self.seen.values().filter(|group| group.is_cut && group.ids.len() < self.batch);
         cut.take(MOST_AGAIN).map(|group| group.ids.clone()).collect()

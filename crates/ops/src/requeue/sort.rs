@@ -9,7 +9,8 @@ use hostler_queue::{Delivery, ORIGINAL_ID_ATTRIBUTE};
 use hostler_types::message::{AttributeValue, Message};
 
 /// Maximum lag of a message's timestamp behind our clock. The lag is 0.1 s in an embedded queue, and one second on SQS
-/// because of rounding. A message with a timestamp up to this long before the run's start may have been sent after it.
+/// because of rounding. A message with a timestamp up to this long before the run's start may have been sent after the
+/// start.
 const DRIFT: Duration = Duration::from_secs(2);
 
 /// Decision on a message.
