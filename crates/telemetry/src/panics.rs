@@ -8,13 +8,13 @@ use std::panic::{self, PanicHookInfo};
 use std::thread;
 
 thread_local! {
-    /// Set while the caller of this thread catches panics and reports them itself.
+    /// Set while this thread runs work whose panics the caller of the work catches and reports.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Minimum number of free bytes for capturing a backtrace. The standard library captures a backtrace under a lock, and
-/// takes the same lock to report a failed allocation. If there were too little memory for the backtrace, the panicking
-/// thread would wait for itself.
+/// takes the same lock to report a failed allocation. If the allocation for the backtrace failed, the panicking thread
+/// would wait for its own lock.
 const FOR_BACKTRACE: usize = 64 << 20;
 
 /// Installs a hook that prints a panic without a backtrace if there is too little memory for one. Otherwise, the panic
