@@ -164,7 +164,7 @@ fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadEr
     ))
 }
 
-/// The contracts of components that are not commands, in the order of detection.
+/// The contracts of components that are not commands. hostler looks for their exports in this order.
 pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
     (Kind::Handler, contract::HANDLER),
     #[cfg(feature = "messaging")]
@@ -201,8 +201,8 @@ fn recognise_component(source: &Source, component: &Component) -> Result<Kind, L
 }
 
 /// Returns `true` if an export was probably meant to be the interface of a contract. This is the case if the export has
-/// the name of the interface, in any version. If another project owns the package of the interface, any interface of
-/// that package counts, because drafts rename interfaces.
+/// the name of the interface, in any version. If another project owns the package of the interface, an export of any
+/// interface of that package counts, because drafts of the package rename interfaces.
 fn is_another(export: &str, interface: &Interface) -> bool {
     let name = export.split('@').next().unwrap_or_default();
     let package = interface.package().filter(|_| *interface != contract::HANDLER);

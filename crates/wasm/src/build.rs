@@ -22,9 +22,9 @@ use hostler_types::digest::{hex, sha256};
 /// Size in bytes from which a binary counts as large. Compiling a large binary may take a second or more.
 const LARGE: usize = 2 << 20;
 
-/// Version of the cache entries that contain code. Must be increased when the rewriting of binaries before compilation
-/// changes, or when the data that is stored with the code changes. Version 1 split bulk memory operations into pieces.
-/// Version 3 stores the initial memory of the sandbox.
+/// Version of the format of the cache entries that contain code. Must be increased when the rewriting of binaries
+/// before compilation changes, or when the data that is stored with the code changes. In code of version 1 and later,
+/// bulk memory operations are split into pieces. Entries of version 3 also contain the initial memory of the sandbox.
 const SHAPE: u32 = 3;
 
 /// Returns the code for a WASM binary or its text form. Uses the cache if the engine has a cache.

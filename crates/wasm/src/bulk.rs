@@ -25,7 +25,7 @@ use wasmparser::{BinaryReader, FunctionBody, Import, MemoryType, Operator, RecGr
 /// are accessed for the first time.
 const PIECE: u32 = 1 << 20;
 
-/// Maximum nesting depth of components up to which components are rewritten. The engine rejects a deeper nesting.
+/// Maximum nesting depth of the components to rewrite. The engine rejects components that are nested more deeply.
 const MAX_DEPTH: usize = 128;
 
 /// Section ids of a core module.

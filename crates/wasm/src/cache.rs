@@ -19,8 +19,8 @@ use rustix::process::geteuid;
 
 use hostler_types::digest::{hex, sha256};
 
-/// Maximum total size of all entries in bytes. When an entry is stored, the least recently used entries beyond this
-/// size are removed.
+/// Maximum total size of all entries in bytes. If a new entry would exceed this size, the least recently used entries
+/// are removed until all entries fit.
 const LIMIT: u64 = 1 << 30;
 
 /// Prefixes of the names of entries. Files with other names are left unchanged.
@@ -29,7 +29,8 @@ const KINDS: [&str; 4] = ["code-", "etag-", "sha256-", TEMPORARY];
 /// Prefix of the names of unfinished entries.
 const TEMPORARY: &str = "tmp-";
 
-/// Age in seconds after which an unfinished entry is removed. The process that wrote an entry of this age has crashed.
+/// Age in seconds after which an unfinished entry is removed. The process that was writing an entry of this age must
+/// have crashed, because writing an entry takes far less time.
 const ABANDONED: i64 = 3600;
 
 /// An open cache folder.
@@ -64,7 +65,7 @@ impl Cache {
         Ok(Self { folder, path: path.to_owned(), limit })
     }
 
-    /// Returns the bytes with this SHA-256. Discards the entry if its content does not match.
+    /// Returns the cached bytes with this SHA-256. Discards the entry if its content does not match.
     pub(super) fn blob(&self, digest: &[u8; 32]) -> Option<Bytes> {
         let name = blob_name(digest);
         let bytes = self.get(&name)?;
@@ -119,8 +120,8 @@ impl Cache {
         Ok(Some(bytes))
     }
 
-    /// Stores an entry. Replaces an existing entry of the same name. Then removes old entries until the size limit is
-    /// met.
+    /// Stores an entry. Replaces an existing entry of the same name. Then removes the least recently used entries until
+    /// the remaining entries fit the size limit. Does nothing if the new entry alone exceeds the size limit.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) {
         if bytes.len() as u64 > self.limit {
             return;
@@ -210,7 +211,7 @@ fn blob_name(digest: &[u8; 32]) -> String {
     format!("sha256-{}", hex(digest))
 }
 
-/// Checks that no other user can have written the file or folder.
+/// Checks that hostler's own user owns the file or folder, and that no other user may write to the file or folder.
 fn ours(stat: &Stat) -> Result<(), String> {
     match () {
         () if stat.st_uid != geteuid().as_raw() => {

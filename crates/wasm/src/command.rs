@@ -96,7 +96,8 @@ impl Handler for CommandHandler {
     }
 }
 
-/// Runs a WASI 0.2 command. The function `run` of WASI 0.2 returns only ok or err, without an exit code.
+/// Runs a WASI 0.2 command. The function `run` of WASI 0.2 returns no exit code, only ok or err. An err counts as exit
+/// code 1.
 pub(super) struct RunHandler {
     guest: Guest,
     run: Export,
@@ -131,7 +132,7 @@ impl Handler for RunHandler {
 }
 
 /// Converts an exit code to an outcome. The reason of the outcome is the end of standard error, where programs usually
-/// report failures. Ignores output before the mark, because a hook wrote that output.
+/// report failures. Ignores the output before `mark`, because a hook wrote this output before the command started.
 fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
     if code == 0 {
         return match definition.reply_from_stdout {

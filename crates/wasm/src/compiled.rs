@@ -127,7 +127,7 @@ impl Code {
     }
 }
 
-/// The minimum CPU that compiled code may require.
+/// The oldest CPU that compiled code must run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CpuBaseline {
     /// Every CPU of the architecture.
@@ -201,9 +201,9 @@ pub enum CompileError {
 pub struct Recipe<'a> {
     /// The target triple. `None`: the target is this machine.
     pub target: Option<&'a str>,
-    /// The minimum CPU that the code may require.
+    /// The oldest CPU that the code must run on.
     pub baseline: CpuBaseline,
-    /// Set to include the WASM in the file. A machine that the code does not fit can then compile the WASM.
+    /// Set to include the WASM in the file. A host that cannot use the compiled code can then compile the WASM.
     pub with_source: bool,
 }
 
@@ -284,7 +284,7 @@ pub(super) fn is_compiled(contents: &Contents) -> std::io::Result<bool> {
 
 /// The reason why compiled code is not used.
 enum Fault {
-    /// The file differs from the file that was written.
+    /// The file is damaged: the contents differ from the contents that hostler wrote.
     Damaged(String),
     /// The code is intact, but cannot be used on this host. The fields are the reason and the fix.
     Unfit(String, &'static str),
@@ -293,7 +293,7 @@ enum Fault {
 /// The result of loading a compiled file.
 pub(super) enum Found {
     Code(Built),
-    /// The WASM in the file, because the code cannot be used.
+    /// The WASM in the file. Returned if the compiled code cannot be used on this host.
     Wasm(Bytes),
 }
 

@@ -9,9 +9,9 @@ use bytesize::ByteSize;
 use super::artifact::Artifact;
 use super::source::Source;
 
-/// Maximum linear memory of a sandbox, in bytes, up to which every copy finishes in time. hostler allows a guest to
-/// outlive its processing timeout by 50 ms. In a larger sandbox, a single copy may take longer than 50 ms. See
-/// book/src/reliability.md for the measurements.
+/// Maximum linear memory of a sandbox, in bytes, for which every copy between components takes less than 50 ms. hostler
+/// allows a guest to run for 50 ms after its processing timeout. If a sandbox has more memory, a single copy may take
+/// longer than 50 ms. See book/src/reliability.md for the measurements.
 const PROMPT: u64 = 16 << 20;
 
 /// A handler or a hooks component whose guest may outlive its processing timeout because of a long copy.
@@ -22,7 +22,8 @@ pub struct LongCopies {
 }
 
 impl LongCopies {
-    /// Checks a file whose sandboxes have `memory` bytes of linear memory. `None`: all copies finish in time.
+    /// Checks a file whose sandboxes have `memory` bytes of linear memory. `None`: no copy between components takes
+    /// longer than 50 ms.
     pub(super) fn of(source: &Source, artifact: &Artifact, memory: u64) -> Option<Self> {
         let can = memory > PROMPT && is_composed(artifact);
         can.then(|| Self { file: source.to_string(), memory })

@@ -22,7 +22,7 @@ use super::limits::{PASSIVE_ELEMENTS, TABLE_ELEMENTS};
 use super::load_error::LoadError;
 use super::source::Source;
 
-/// Length of the preamble before the first section, in bytes.
+/// Length in bytes of a WASM binary's preamble, which precedes the first section.
 const PREAMBLE: usize = 8;
 
 /// Binary logarithm of the default page size of a memory (64 KiB).
@@ -44,9 +44,9 @@ const EXPORTS: u8 = 11;
 
 type Result<T> = std::result::Result<T, BinaryReaderError>;
 
-/// Refuses a handler whose sandboxes would need more table elements or passive elements than a sandbox has. Returns the
-/// initial memory of a sandbox in bytes. The caller must compare this size with `limits.memory`. `binary` must be valid
-/// WASM.
+/// Refuses a handler whose sandboxes would need more table elements or passive elements than the host allows for a
+/// sandbox. Returns the initial memory of a sandbox in bytes. The caller must compare this size with `limits.memory`.
+/// `binary` must be valid WASM.
 ///
 /// # Errors
 /// [`LoadError`] names the limit that the handler exceeds.
@@ -164,8 +164,8 @@ struct Inner<'a> {
     outer: Option<Rc<Scope<'a>>>,
 }
 
-/// The lists of items that the sections of a component define. Only the sections that were processed up to now are
-/// included.
+/// The lists of items that the sections of a component define. Contains only the items of the sections that have
+/// already been processed.
 struct Scope<'a> {
     modules: RefCell<Vec<Item<'a>>>,
     components: RefCell<Vec<Item<'a>>>,

@@ -1,5 +1,5 @@
-//! Log lines for denied operations. Each denied operation is logged once per call, regardless of how often the guest
-//! tries.
+//! Log lines for denied operations. Each kind of denied operation is logged at most once per handler call, even if the
+//! guest repeats the operation.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hostler_telemetry::BY_GUEST;
 use hostler_types::message::Message;
 
-/// Maximum number of lines to log for one call. Without the limit, a guest that tries many operations could flood the
-/// log.
+/// Maximum number of denied operations to log for one handler call. Without the limit, a guest that tries many
+/// operations could flood the log.
 const MAX_LINES: usize = 16;
 
-/// Logs the operations that one call of a guest was denied.
+/// Logs the operations that were denied to the guest during one handler call.
 #[derive(Debug)]
 pub(super) struct Denials {
     consumer: Arc<str>,
@@ -20,18 +20,19 @@ pub(super) struct Denials {
 }
 
 impl Denials {
-    /// Creates an empty log of denials for a call. `message` is the message that the call processes, or `None` if the
-    /// call has no message.
+    /// Creates an empty log of denied operations for one handler call. `message` is the message that the handler
+    /// processes. `None`: the call runs a hook without a message.
     pub(super) fn new(consumer: Arc<str>, message: Option<Arc<Message>>) -> Self {
         Self { consumer, message, told: Mutex::default() }
     }
 
-    /// Returns the name of the consumer that makes the call.
+    /// Returns the name of the consumer whose handler or hook is called.
     pub(super) fn consumer(&self) -> &str {
         &self.consumer
     }
 
-    /// Logs that the operation `what` was denied, once per call. `cure` names the grant that would allow the operation.
+    /// Logs that the operation `what` was denied, at most once per handler call. `cure` names the grant that would
+    /// allow the operation.
     pub(super) fn tell(&self, what: &str, cure: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= MAX_LINES || !told.insert(what.to_owned()) {

@@ -16,7 +16,7 @@ use super::limits::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 const EPOCH_TICK: Duration = Duration::from_millis(10);
 
 /// Maximum size of a linear memory in bytes: the full address space of 32-bit WASM. The engine reserves this number of
-/// addresses for each memory in any case.
+/// addresses for every memory, even if the limit on the sandbox is smaller.
 const MAX_MEMORY: usize = 4 << 30;
 
 /// Size of the address range of each memory in a sandbox, in bytes: the memory and its guard region.
@@ -117,7 +117,7 @@ impl Engine {
         &self.inner
     }
 
-    /// Makes the epoch tick until the returned guard is dropped.
+    /// Makes the epoch tick as long as the returned guard exists.
     pub(super) fn running(&self) -> Running<'_> {
         self.ticker.running()
     }
@@ -140,18 +140,19 @@ pub(super) fn base_config() -> Config {
 /// Set if the engine may compile on several threads.
 static COMPILES_IN_PARALLEL: AtomicBool = AtomicBool::new(true);
 
-/// Sets the number of threads for compiling. All engines that are created afterwards share the threads. The default is
-/// one thread per CPU. Starts the threads at once, because a later failure to start threads could not be handled. If
-/// the threads cannot be started, each engine compiles on the calling thread alone.
+/// Sets the number of threads for compiling. All engines that are created after this call share the threads. The
+/// default is one thread per CPU. Starts the threads during this call, because a failure to start threads during a
+/// compilation could not be handled. If the threads cannot be started, each engine compiles on the calling thread
+/// alone.
 pub fn compile_with(threads: usize) {
     let started = threads > 1 && rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok();
     COMPILES_IN_PARALLEL.store(started, Ordering::Relaxed);
 }
 
-/// Returns the settings of a pool with `memories` memories for each sandbox. The pool has enough slots for all
-/// sandboxes to reach their maximum at the same time, so a sandbox never lacks a slot because of other sandboxes. A
-/// component that exceeds the maximum is refused at load time. The pool reserves only addresses. The kernel allocates a
-/// page when the page is first accessed.
+/// Returns the settings of a pool with at most `memories` memories for each sandbox. The pool has enough slots for all
+/// sandboxes to use their maximum numbers of instances, memories and tables at the same time. A sandbox therefore never
+/// lacks a slot because of other sandboxes. A component that exceeds any of these maximum numbers is refused at load
+/// time. The pool reserves only addresses. The kernel allocates a page when the page is first accessed.
 fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
     let all = |most: u32| pool.sandboxes.saturating_mul(most);
     let mut config = PoolingAllocationConfig::new();
@@ -180,8 +181,8 @@ fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
     config
 }
 
-/// Returns the maximum number of memories for each sandbox. With this number, the pool reserves at most [`ADDRESSES`]
-/// addresses.
+/// Returns the maximum number of memories for each sandbox: the largest number, up to [`MEMORIES`], for which the pool
+/// of all sandboxes reserves at most [`ADDRESSES`] addresses.
 fn memories(sandboxes: u32) -> u32 {
     let fit = ADDRESSES / SANDBOX_ADDRESSES / u64::from(sandboxes.max(1));
     u32::try_from(fit).unwrap_or(MEMORIES).clamp(1, MEMORIES)
@@ -217,7 +218,7 @@ impl Ticker {
         Ok(Self { running, thread: handle.thread().clone() })
     }
 
-    /// Makes the epoch tick until the returned guard is dropped.
+    /// Makes the epoch tick as long as the returned guard exists.
     pub(super) fn running(&self) -> Running<'_> {
         if self.running.fetch_add(1, Ordering::AcqRel) == 0 {
             self.thread.unpark();

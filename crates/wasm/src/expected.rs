@@ -1,6 +1,6 @@
-//! Overrides WASI functions, and checks that each function exists in the linker under its expected name. Without this
-//! check, an update of wasmtime-wasi that renames a function would silently disable the override, and guests would no
-//! longer be limited by it.
+//! Overrides WASI functions, and checks that each function exists in the linker under its expected name. Many overrides
+//! enforce limits on guests. If an update of wasmtime-wasi renamed a function and there were no check, the override
+//! would have no effect, and guests would no longer be limited.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, LinkerInstance};
@@ -8,7 +8,7 @@ use wasmtime::component::{Linker, LinkerInstance};
 /// Overrides functions of an interface in the linker. `add` adds the overriding functions.
 ///
 /// # Errors
-/// A function is missing from the linker. The linker must not be used afterwards.
+/// A function is missing from the linker. After an error, the linker must not be used.
 pub(super) fn before<T: Send + 'static>(
     linker: &mut Linker<T>,
     interface: &str,

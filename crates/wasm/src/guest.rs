@@ -88,7 +88,8 @@ impl Guest {
         Scope::new(bounds, Denials::new(Arc::clone(&self.definition.consumer), None))
     }
 
-    /// Creates a sandbox and an instance in the sandbox. If this fails, the error is the outcome of the call.
+    /// Creates a sandbox and an instance in the sandbox. If the creation fails, the error is the outcome of the handler
+    /// call.
     pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, Outcome> {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let _running = self.engine.running();

@@ -173,8 +173,8 @@ impl Loaded {
         self.artifact.code_size() + self.hooks.as_ref().map_or(0, |(_, hooks)| hooks.code_size())
     }
 
-    /// Returns `true` if the handler or its separate hooks export `state-changed`. That hook runs in an additional
-    /// sandbox.
+    /// Returns `true` if the handler or its separate hooks export `state-changed`. The hook `state-changed` runs in its
+    /// own sandbox, in addition to the sandboxes for messages.
     pub fn observes_states(&self) -> bool {
         let artifacts = [Some(&self.artifact), self.hooks.as_ref().map(|(_, hooks)| hooks)];
         let mut components = artifacts.into_iter().flatten().filter_map(Artifact::component);
@@ -221,7 +221,8 @@ impl Loaded {
     }
 }
 
-/// Refuses a guest whose initial memory exceeds the limit. Otherwise, every message would fail.
+/// Refuses at load time a guest whose initial memory exceeds the limit `memory`, because no instance of the guest could
+/// be created and every message would fail.
 fn roomy(source: &Source, least: u64, memory: u64) -> Result<(), LoadError> {
     if least > memory { Err(LoadError::needs_memory(source, least, memory)) } else { Ok(()) }
 }

@@ -20,8 +20,8 @@ pub(super) const PASSIVE_ELEMENTS: u64 = 32 * 1024;
 /// Maximum number of core instances in one sandbox. Components of dynamic languages have dozens of core instances.
 pub(super) const CORE_INSTANCES: u32 = 256;
 
-/// Maximum number of linear memories in one sandbox. The number is lower if the process has too few addresses for the
-/// pool.
+/// Maximum number of linear memories in one sandbox. The number is lower if a pool with this number of memories for
+/// each sandbox would reserve too many addresses.
 pub(super) const MEMORIES: u32 = 16;
 
 /// Maximum number of tables in one sandbox.

@@ -92,7 +92,7 @@ impl LoadError {
     }
 }
 
-/// Returns the last part of a fix: the folder that relative paths start from.
+/// Returns a note to append to the fix in an error: the folder that relative paths start from.
 fn relative_to() -> String {
     let folder = std::env::current_dir().ok();
     folder.map_or_else(String::new, |folder| format!("; a relative path starts at {}", folder.display()))

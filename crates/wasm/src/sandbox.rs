@@ -88,7 +88,7 @@ impl<W> Sandbox<W> {
 }
 
 impl Sandbox<ComponentWasi> {
-    /// Prepares the sandbox for another call. Removes the message of the last call.
+    /// Prepares the sandbox for the next call. Removes the message of the previous call.
     pub(super) fn enter(&mut self, scope: Arc<Scope>) {
         self.wasi.http_hooks.scope = Arc::clone(&scope);
         self.scope = scope;

@@ -21,8 +21,8 @@ impl Interface {
     /// interface in a supported version.
     ///
     /// An exported version is supported if its major and minor version are equal to those of the interface, because
-    /// semver defines compatibility for 0.x in this way. The version of a draft must be equal. An export without a
-    /// version is always supported.
+    /// semver defines compatibility for 0.x in this way. For a draft, the whole version must be equal. An export
+    /// without a version is always supported.
     pub(super) fn of(&self, component: &Component) -> Option<String> {
         export_names(component).into_iter().find(|export| match export.split_once('@') {
             Some((name, version)) => name == self.name && self.speaks(version),

@@ -116,7 +116,7 @@ impl Contents {
         self.length
     }
 
-    /// Reads a range of bytes. Fails if the source is shorter.
+    /// Reads a range of bytes. Fails if the range goes beyond the end of the source.
     pub(super) fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
         if range.end > self.length || range.start > range.end {

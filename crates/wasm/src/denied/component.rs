@@ -115,7 +115,7 @@ fn files(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Re
 /// The parameters of `open-at`.
 type Open = (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags);
 
-/// Opens a file. Refuses if the sandbox has reached its limit of open files.
+/// Opens a file for the guest. Returns an error to the guest if the sandbox has reached its limit of open files.
 async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resource<Descriptor>, FileError>> {
     let (at, how, path, create, flags) = asked;
     let writes = flags.contains(DescriptorFlags::WRITE) || create.contains(OpenFlags::CREATE);
@@ -142,7 +142,8 @@ fn folders(preopens: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtim
     })
 }
 
-/// Returns the result for the guest. Logs a denial.
+/// Returns the result of a file operation in the form that the guest receives. If WASI denied the operation, logs this
+/// denial.
 fn told<T>(host: &Host<'_>, answer: FsResult<T>, path: &str, writes: bool) -> wasmtime::Result<Result<T, FileError>> {
     let error = match answer {
         Ok(value) => return Ok(Ok(value)),

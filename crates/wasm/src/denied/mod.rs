@@ -27,7 +27,8 @@ fn file(denials: &Denials, path: &str, writes: bool) {
     denials.tell(&format!("file {shown:?}"), cure);
 }
 
-/// Logs that a guest lists its folders although no folder is granted. Logs only once for the same `told`.
+/// Logs that a guest lists its folders although no folder is granted. Logs only the first time. Each handler has its
+/// own `told`, which records that the line was logged.
 fn no_folders(told: &Once, denials: &Denials) {
     told.call_once(|| {
         let cure = "if it needs files, grant their folder in the consumer's allow.dirs";

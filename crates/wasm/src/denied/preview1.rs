@@ -87,7 +87,7 @@ fn paths(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
 /// The parameters of `path_open`.
 type Open = (i32, i32, i32, i32, i32, i64, i64, i32, i32);
 
-/// Opens a file. Refuses if the sandbox has reached its limit of open files.
+/// Opens a file for the guest. Returns an error to the guest if the sandbox has reached its limit of open files.
 async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
     let (at, how, path, length, flags, rights, inherited, mode, opened) = asked;
     let most = host.data().limits.files;
@@ -108,8 +108,8 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
     Ok(told(&mut host, errno, path, length, flags & CREATE != 0 || rights & WRITES != 0))
 }
 
-/// Returns `errno` unchanged. If `errno` is a denial, logs the denial. Logs nothing if the path is outside of the
-/// guest's memory.
+/// Returns `errno` unchanged. If `errno` means that WASI denied the operation, logs the path. Logs nothing if the
+/// address range of the path is outside of the guest's memory.
 fn told(host: &mut Host<'_>, errno: i32, path: i32, length: i32, writes: bool) -> i32 {
     if DENIED.contains(&errno)
         && let Ok(memory) = memory(host)

@@ -17,7 +17,7 @@ pub(super) struct Login {
 /// WWW-Authenticate).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Challenge {
-    /// A user name and a password in each request.
+    /// The registry requires a user name and a password in each request.
     Basic,
     /// A token from a token service.
     Bearer {

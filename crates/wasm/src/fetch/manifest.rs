@@ -94,8 +94,9 @@ pub fn read(bytes: &[u8]) -> Result<Leads, Fault> {
     layer.part().map(Leads::ToLayer)
 }
 
-/// Returns the only descriptor for which `fits` returns `true`. If there is none, returns the only descriptor of the
-/// list. `None`: more than one descriptor could be meant, or the list is empty.
+/// Returns the only descriptor for which `fits` returns `true`. If `fits` returns `true` for no descriptor and the list
+/// has exactly one descriptor, returns this descriptor. `None`: more than one descriptor could be meant, or the list is
+/// empty.
 fn only(all: &[Descriptor], fits: impl FnMut(&&Descriptor) -> bool) -> Option<&Descriptor> {
     let fitting: Vec<_> = all.iter().filter(fits).collect();
     match (fitting.as_slice(), all) {
@@ -115,7 +116,7 @@ impl Descriptor {
     }
 }
 
-/// Checks that the bytes may be a handler: WASM, or the output of `hostler compile`.
+/// Checks that the bytes start like a handler: like WASM, or like the output of `hostler compile`.
 pub(super) fn check_layer(bytes: &[u8]) -> Result<(), Fault> {
     if bytes.starts_with(b"\0asm") || bytes.starts_with(b"hostler") {
         return Ok(());

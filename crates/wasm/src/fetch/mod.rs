@@ -10,9 +10,10 @@
 //! | `manifest` | selects the layer that contains the handler | none |
 //! | `login` | challenges of registries, and logins from Docker's config | a file |
 //!
-//! If content is pinned by a digest and is in the cache, hostler sends no request. For other content, hostler first
-//! requests the object with the ETag of the last version, or the manifest of the artifact. If the content is unchanged,
-//! hostler loads the bytes from the cache.
+//! If content is pinned by a digest and is in the cache, hostler sends no request. For other content, hostler sends a
+//! request that shows whether the content has changed since the last fetch: for an S3 object, a request with the ETag
+//! of the last fetch; for an artifact, a request for its manifest. If the content is unchanged, hostler loads the bytes
+//! from the cache.
 
 #[cfg(feature = "oci")]
 mod login;
@@ -44,14 +45,14 @@ use hostler_types::digest::{hex, sha256};
 /// A reference to fetch, and the SHA-256 that its bytes must have. `None`: the SHA-256 is not checked.
 pub type Wanted = (Reference, Option<[u8; 32]>);
 
-/// Options for fetching handlers. Missing AWS settings come from the AWS environment.
+/// Options for fetching handlers. AWS settings that these options do not contain come from the AWS environment.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// AWS region. `None`: the region comes from the AWS environment.
     pub region: Option<String>,
     /// URL of a service that is compatible with S3. `None`: the URL comes from the AWS environment.
     pub endpoint_url: Option<String>,
-    /// Limits on the duration and the number of attempts.
+    /// Limits on the duration and the number of attempts to fetch a handler.
     pub patience: Patience,
 }
 

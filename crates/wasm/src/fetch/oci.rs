@@ -44,8 +44,9 @@ pub(super) struct Artifact<'a> {
     cache: Option<&'a Cache>,
 }
 
-/// The value of the `Authorization` header. Each attempt obtains the value after its first challenge. `None`: the
-/// attempt is not authenticated.
+/// The value of the `Authorization` header during one attempt to fetch a handler. The attempt obtains the value when
+/// the registry first requires authentication, and sends the value in all further requests. `None`: requests are sent
+/// without the header.
 type Session = Option<HeaderValue>;
 
 impl<'a> Artifact<'a> {

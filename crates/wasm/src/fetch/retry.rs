@@ -21,8 +21,9 @@ pub struct Patience {
 }
 
 impl Default for Patience {
-    /// Returns limits that suit the largest handler. One minute is enough to fetch this handler over a slow connection.
-    /// If connections are refused, all attempts together take 6 s on average.
+    /// Returns the default limits. The limit of one minute for an attempt is enough to download a handler of the
+    /// maximum size over a slow connection. If every connection is refused immediately, all attempts together take 6 s
+    /// on average.
     fn default() -> Self {
         Self {
             tries: 6,

@@ -19,7 +19,8 @@ use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Error codes of temporary faults that S3 reports with the HTTP status of a client error.
+/// Codes of the S3 errors that are temporary although S3 reports these errors with the HTTP status of a client error
+/// (4xx).
 const PASSING: [&str; 4] = ["RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"];
 
 /// An object in a bucket, with the client to fetch the object.
@@ -28,11 +29,11 @@ pub(super) struct Object<'a> {
     bucket: &'a str,
     key: &'a str,
     cache: Option<&'a Cache>,
-    /// Name of the cache entry that contains the ETag and the SHA-256 of the object's last version.
+    /// Name of the cache entry that contains the ETag and the SHA-256 of the object's last fetched version.
     entry: String,
 }
 
-/// The version of an object that was fetched last.
+/// The version of an object at the last fetch, as stored in the cache.
 #[derive(Serialize, Deserialize)]
 struct Seen {
     etag: String,
@@ -95,7 +96,8 @@ impl<'a> Object<'a> {
         Ok(bytes)
     }
 
-    /// Returns the ETag and the bytes of the last version. `None`: the ETag or the bytes are not in the cache.
+    /// Returns the ETag and the bytes of the object's last fetched version. `None`: the ETag or the bytes are not in
+    /// the cache.
     fn kept(&self) -> Option<(String, Bytes)> {
         let cache = self.cache?;
         let Ok(seen) = serde_json::from_slice::<Seen>(&cache.get(&self.entry)?) else {

@@ -41,8 +41,9 @@ use exchange::{Answer, Exchange};
 use hostler_telemetry::traces::Traces;
 use hostler_types::error_chain::with_causes;
 
-/// Maximum number of open requests for each sandbox. A request is open from its start until the response body is read
-/// or dropped. If the guest keeps the response head for longer, the head counts as a handle.
+/// Maximum number of open requests for each sandbox. A request is open from its start until the guest has read or
+/// dropped the response body. If the guest keeps the response head after that, the head counts as a handle, not as an
+/// open request.
 pub const MAX_OPEN: u64 = 16;
 
 /// Maximum memory of the host for one open request, in bytes. A request needs the HTTP/1 buffer (at most 408 KiB in
@@ -55,11 +56,12 @@ pub const FOOTPRINT: u64 = MAX_OPEN * OPEN_SIZE;
 /// Maximum size of one write of a guest to a request body, in bytes.
 const CHUNK: usize = 64 * 1024;
 
-/// Maximum time to wait for a connection. The guest's timeouts do not change this time, because the client has a single
-/// limit for all requests.
+/// Maximum time to wait for a connection. The timeouts that a guest sets do not change this time, because the HTTP
+/// client has one connection timeout for all requests.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Maximum time to keep an idle connection for the next message. AWS load balancers close idle connections after 60 s.
+/// Maximum time to keep an idle connection for reuse by further requests. AWS load balancers close idle connections
+/// after 60 s.
 const IDLE: Duration = Duration::from_secs(30);
 /// Maximum number of idle connections per origin.
 pub const MAX_IDLE_PER_ORIGIN: usize = 16;

@@ -33,19 +33,19 @@ struct Entry {
     next: u64,
 }
 
-/// Opens a folder again. The new descriptor has its own position.
+/// Opens an open folder a second time. The new descriptor has its own position in the listing.
 fn open(folder: &File) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(folder, ".", flags, Mode::empty())?)
 }
 
-/// Moves a listing to a position from [`Entry::next`]. 0 is the start.
+/// Moves a listing to a position that was read from [`Entry::next`]. Position 0 is the start of the listing.
 fn seek(open: &OwnedFd, position: u64) -> io::Result<()> {
     rustix::fs::seek(open, SeekFrom::Start(position))?;
     Ok(())
 }
 
-/// Reads the next entries, including `.` and `..`. Returns an empty list at the end.
+/// Reads the next entries of a listing, including `.` and `..`. Returns an empty list at the end of the listing.
 fn entries(open: &OwnedFd) -> io::Result<Vec<Entry>> {
     let mut buffer = [MaybeUninit::uninit(); PART];
     let mut folder = RawDir::new(open, &mut buffer);

@@ -1,8 +1,8 @@
 //! Listings for preview-1 modules: `fd_readdir`.
 //!
 //! In each call, the function of wasmtime-wasi reads and examines the whole folder, even for a small buffer. The
-//! function in this module reads only as many entries as fit in the buffer. The cookies are the kernel's positions, so
-//! no state is needed between calls.
+//! function in this module reads only as many entries as fit in the buffer. The cookies, which mark positions in the
+//! listing, are the kernel's own positions. The host therefore stores no state between calls.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -83,7 +83,8 @@ fn folders(host: &mut Host<'_>) -> Vec<Arc<File>> {
     host.data_mut().wasi.ctx().table.iter_mut().filter_map(folder).collect()
 }
 
-/// Opens the folder with this serial number again, and moves the new descriptor to a position.
+/// Finds the guest's open folder with the serial number `serial`, opens the folder a second time, and moves the new
+/// descriptor to a position in the listing.
 fn reopen(folders: &[Arc<File>], serial: u64, position: u64) -> io::Result<OwnedFd> {
     for folder in folders {
         let metadata = folder.metadata()?;
@@ -142,7 +143,8 @@ fn shown(folder: &OwnedFd, own: u64, entry: &Entry) -> io::Result<Vec<u8>> {
     Ok(shown)
 }
 
-/// Converts an error to an `errno`. Records a host limit.
+/// Converts an error of a file operation to an `errno` for the guest. If the process has no free file descriptor,
+/// records that the call has reached this host limit.
 fn fault(host: &Host<'_>, error: &io::Error) -> Errno {
     if let Some(limit) = Limit::of_descriptors() {
         host.data().scope.reach(limit);

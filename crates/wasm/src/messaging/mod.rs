@@ -39,7 +39,8 @@ pub(super) struct Messaging {
     handle: Export,
 }
 
-/// The WIT resource `client`. Every client connects to the consumer's own queue, regardless of the name.
+/// The WIT resource `client`. Every client connects to the consumer's own queue, regardless of the name that the guest
+/// passes to `connect`.
 struct Client {
     connected: bool,
 }
