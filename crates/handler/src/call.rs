@@ -138,13 +138,13 @@ pub struct Call {
     pub trace: Option<Arc<TraceContext>>,
     /// The guest's standard output and error.
     pub output: Output,
-    /// The handler's decision, which is set as soon as the handler has decided. A hook that fails later therefore
-    /// cannot change the outcome.
+    /// The handler's decision. Set as soon as the handler has returned an outcome. A hook that runs after the handler
+    /// and fails therefore cannot change the outcome.
     pub decided: Arc<OnceLock<Outcome>>,
 }
 
 impl Call {
-    /// Creates a call of `message` from `channel`, without a decision.
+    /// Creates a handler call for a message from `channel`. The handler has not decided yet.
     pub fn new(message: Arc<Message>, channel: Arc<str>, attempt: u32, bounds: Bounds, output: Output) -> Self {
         let trace = message.trace.clone();
         Self { message, channel, attempt, bounds, trace, output, decided: Arc::default() }
@@ -206,8 +206,9 @@ impl Stop {
     }
 }
 
-/// Runs a handler on one message until the handler completes or is stopped by force. `None`: the guest was stopped
-/// before the handler decided. The guest has then been dropped.
+/// Calls a handler with the message of `call`, and returns the outcome when the handler completes. If the guest is
+/// stopped by force, returns the decision of the handler (see [`Call::decided`]). `None`: the guest was stopped before
+/// the handler decided. In any case, the guest no longer runs when this function returns.
 pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
     let (outcome, refused) = match run_until_stopped(&call.bounds.stop, with_threads(handler.handle(call))).await {
         Some(Ok(outcome)) => (Some(outcome.bounded()), None),
@@ -218,8 +219,8 @@ pub async fn run(handler: &dyn Handler, call: &Call) -> Option<Outcome> {
     outcome.or_else(|| call.decided.get().cloned()).or(refused)
 }
 
-/// Runs a guest's future until the future completes or the guest is stopped by force. `None`: the guest was stopped.
-/// The guest has then been dropped.
+/// Runs a guest's future until the future completes or the guest is stopped by force. `None`: the guest was stopped. In
+/// any case, the guest's future is dropped before this function returns.
 ///
 /// Checks before every poll whether the guest is stopped. A guest that is stopped while it waits in the run queue
 /// therefore gets no further time slice.

@@ -115,7 +115,7 @@ impl Output {
     }
 
     /// Removes a command's reply from the output and returns the reply. `None`: the reply may be incomplete, because
-    /// output after the mark was dropped.
+    /// output that the guest wrote after `mark` was dropped.
     pub fn take_reply(&self, mark: Mark) -> Option<Vec<u8>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         (kept.dropped == mark.dropped).then(|| std::mem::take(&mut kept.reply))
@@ -128,7 +128,8 @@ impl Output {
         last_words(&String::from_utf8_lossy(kept.stderr.get(mark.stderr..).unwrap_or_default()))
     }
 
-    /// Appends the reason on standard error to the reason of a trap. Returns any other outcome unchanged.
+    /// If `outcome` is a trap, appends the reason that the guest wrote to standard error after `mark`. Returns any
+    /// other outcome unchanged.
     pub fn explain(&self, outcome: Outcome, mark: Mark) -> Outcome {
         match (outcome, self.last_words_since(mark)) {
             (Outcome::Trapped(fault), Some(words)) => Outcome::Trapped(format!("{fault}: {words}")),

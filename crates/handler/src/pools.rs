@@ -24,8 +24,8 @@ use tokio::runtime::Handle;
 /// the next epoch tick at the latest.
 const FAST: Duration = Duration::from_millis(15);
 
-/// Maximum usual computing time at which a consumer's guests start in the fast pool. If the usual computing time is
-/// longer, the guests start in the background pool.
+/// Maximum usual computing time of guests that start in the fast pool. If the usual computing time of a consumer's
+/// guests is longer, the consumer's guests start in the background pool.
 const USUALLY_FAST: Duration = Duration::from_millis(1);
 
 /// Approximate number of messages after which the usual computing time reflects a change in the guests' computing time.
@@ -33,18 +33,18 @@ const MEMORY: u64 = 8;
 
 /// Niceness (`nice(2)`) of the background pool's threads relative to other threads. A thread with this niceness has a
 /// fifteenth of the weight of another thread in the kernel's scheduler. With time slices of 3 ms, a background thread
-/// on a busy CPU waits at most 45 ms for its turn. Guests in the background pool can therefore still be stopped in
-/// time.
+/// on a busy CPU waits at most 45 ms for its turn. A guest in the background pool can therefore still be stopped within
+/// 50 ms after its processing timeout.
 const NICENESS: i32 = 12;
 
-/// Maximum total computing time, in microseconds, of the guests that wait for the fast pool's first thread. Further
-/// guests start on other threads. Waking a sleeping thread costs as much as running one or two small guests, so a short
-/// wait for the first thread is cheaper.
+/// Maximum total computing time, in microseconds, of the guests that wait for the fast pool's first thread. If the
+/// limit is reached, further guests start on the pool's other threads. Waking a sleeping thread costs as much as
+/// running one or two small guests, so a wait of this length for the first thread is cheaper.
 const SOON: u64 = 1_000;
 
 /// Initial value of a consumer's usual computing time, in microseconds. The value is low enough for the first few
-/// guests to start on the same thread. The value is high enough to distribute further guests, which may compute for
-/// long, over other threads.
+/// guests to wait for the fast pool's first thread together (see [`SOON`]). The value is high enough for further
+/// guests, which may compute for long, to start on other threads.
 const UNKNOWN: u64 = SOON / 4;
 
 thread_local! {
@@ -143,8 +143,9 @@ impl Choice {
         Duration::from_micros(self.usual.load(Ordering::Relaxed)) <= USUALLY_FAST
     }
 
-    /// Returns the runtime on which a guest of the fast pool starts. Also returns the cost that counts in
-    /// [`Choice::waiting`] while the guest waits for the first thread.
+    /// Returns the runtime on which a guest of the fast pool starts. Also returns the guest's expected computing time
+    /// in microseconds, which counts in [`Choice::waiting`] while the guest waits for the first thread. The number is 0
+    /// if the guest does not count.
     fn fast<'a>(&'a self, first: &'a Handle) -> (&'a Handle, u64) {
         match &self.beyond.fast {
             None => (first, 0),
@@ -152,8 +153,8 @@ impl Choice {
         }
     }
 
-    /// Reserves a turn on the first thread for a guest. Returns the guest's cost in microseconds, which counts in
-    /// [`Choice::waiting`]. `None`: the guest would wait too long.
+    /// Reserves a turn on the first thread for a guest. Returns the guest's expected computing time in microseconds,
+    /// which counts in [`Choice::waiting`]. `None`: the guest would wait too long.
     fn wait(&self) -> Option<u64> {
         let cost = self.usual.load(Ordering::Relaxed).max(1);
         let before = self.waiting.fetch_add(cost, Ordering::Relaxed);
@@ -211,7 +212,7 @@ impl<G> Drop for Timed<G> {
 }
 
 /// Runs a guest until the guest completes. If the guest has computed for [`FAST`] or longer when it yields, returns the
-/// guest to continue elsewhere.
+/// guest. The caller then continues the guest in the background pool.
 async fn quickly<G: Future<Output = ()>>(guest: Timed<G>) -> Option<Timed<G>> {
     let mut guest = Some(guest);
     poll_fn(|context| {
