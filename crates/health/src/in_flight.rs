@@ -17,7 +17,7 @@ pub enum Question {
     },
 }
 
-/// The host's answer.
+/// The host's answer to a [`Question`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
@@ -38,7 +38,7 @@ pub enum Answer {
     /// Several consumers have the message in flight. Nothing was cancelled. The field contains the names of the
     /// consumers.
     Several(Vec<String>),
-    /// A consumer did not answer in time. The field is the name of the consumer.
+    /// A consumer did not answer the host in time. The field is the name of the consumer.
     Stuck(String),
 }
 

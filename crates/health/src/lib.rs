@@ -55,10 +55,10 @@ pub use write::{HealthFile, WRITE_LOCK_WAIT, WriteError};
 /// Version of the file format. This build writes and reads only this version.
 pub const SCHEMA: u64 = 1;
 
-/// Maximum time between two writes of the host.
+/// Maximum time between two writes of the health file by the host.
 pub const TICK: Duration = Duration::from_secs(2);
 
-/// Age after which a file is stale. Five ticks allow a busy host to miss a few writes.
+/// Age after which a health file is stale. Five ticks allow a busy host to miss a few writes.
 pub const STALE_AFTER: Duration = Duration::from_secs(10);
 
 /// The contents of the health file. `healthcheck/health.schema.json` describes the format for other programs.

@@ -70,9 +70,9 @@ fn is_of_an_ended_host_beside_another(report: &Report) -> bool {
     is_gone(report, process::info(report.pid), pid1_started_at) && host_here().is_some()
 }
 
-/// Reads the health file. If the report comes from another host than the host in this container, reads the file again
+/// Reads the health file. If a host runs in this container but the report comes from another host, reads the file again
 /// until the host in this container has written a report. Gives up after a [`TICK`] and one second, and returns the
-/// last report.
+/// report of the last read.
 pub fn read_in_turn(path: &Path) -> Result<Report, ReadError> {
     let begin = Instant::now();
     loop {

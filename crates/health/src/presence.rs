@@ -18,8 +18,8 @@ pub fn absence(report: &Report, process: Option<ProcessInfo>, now: Timestamp) ->
     }
 }
 
-/// Returns the process id of the host that writes the health file. `None`: no running host writes the file, or this
-/// process does.
+/// Returns the process id of the host that writes the health file. `None`: no running host writes the file, or the host
+/// that writes the file is this process.
 pub fn other_writer(path: &Path) -> Option<u32> {
     let report = super::read(path).ok()?;
     let is_absent = absence(&report, super::process::info(report.pid), Timestamp::now()).is_some();

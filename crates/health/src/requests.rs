@@ -26,7 +26,7 @@ use super::{Answer, MAX_BYTES, Question, Report, Timestamp, lock, trust};
 /// Maximum time to wait for an answer. A running host checks for requests at least once per [`super::TICK`].
 pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// Age after which the host removes a file from the folder.
+/// Age after which the host removes a request or answer file that a command has left behind.
 const LEFT_BEHIND: Duration = Duration::from_secs(60);
 
 /// Maximum size of a request file in bytes.
@@ -45,7 +45,7 @@ const ANSWER: &str = "answer";
 /// Extension that is added to the name of a file while the file is being written.
 const DRAFT: &str = "draft";
 
-/// The contents of a request file: a question, addressed to one run of one host.
+/// The contents of a request file: a question, and the identity of the host process to which the question is addressed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Addressed {
     pid: u32,
@@ -185,7 +185,8 @@ impl Requests {
         if folder.metadata()?.is_dir() { fchown(&folder, Some(host.uid()), Some(host.gid())) } else { Ok(()) }
     }
 
-    /// Takes the requests to the host that wrote the report `own`. Removes old files that commands have left behind.
+    /// Takes the requests to the host that wrote the report `own`. Removes files that commands left behind more than a
+    /// minute ago.
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be read.

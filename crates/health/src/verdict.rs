@@ -117,7 +117,8 @@ pub enum Reason {
         /// Time since the last write.
         age: Duration,
     },
-    /// The system clock was set back, and the host has not written since. The host's next write resolves the fault.
+    /// The time of the report is in the future: the system clock was set back after the host's last write. The host's
+    /// next write resolves the fault.
     #[error("the health file is {} ahead: the clock was set back, and nothing was written since", shown(*.by))]
     Ahead {
         /// Time from now to `written_at`.
@@ -133,7 +134,7 @@ pub enum Reason {
         /// Time from now to the timestamp.
         by: Duration,
     },
-    /// A consumer has been in a state without progress for longer than its limit.
+    /// A consumer has been in a state without progress for longer than the consumer's `healthcheck_timeout`.
     #[error("consumer `{consumer}` has been {} for {}; its limit is {}", state.name(), shown(*.age), shown(*.limit))]
     Stuck {
         /// Name of the consumer.
@@ -159,7 +160,7 @@ pub enum Reason {
         /// The consumer's `healthcheck_timeout`.
         limit: Duration,
     },
-    /// A consumer is LISTENING or IDLE, but no poll completes.
+    /// A consumer is LISTENING or IDLE, but no poll has completed for longer than the consumer's `healthcheck_timeout`.
     #[error(
         "consumer `{consumer}` is {} but no poll has completed for {}; its limit is {}",
         state.name(), shown(*.age), shown(*.limit)
@@ -253,8 +254,8 @@ pub(super) fn author(report: &Report, process: Option<ProcessInfo>, pid1_started
     }
 }
 
-/// Returns the reasons for an unhealthy verdict. A stale file contains no information about the current state of the
-/// consumers.
+/// Returns the reasons for an unhealthy verdict. If the file is stale or its time is in the future, does not examine
+/// the consumers, because the file then does not show the current state of the consumers.
 fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
     let (age, by) = (now.since(report.written_at), report.written_at.since(now));
     if age > STALE_AFTER {
@@ -287,8 +288,8 @@ fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
     })
 }
 
-/// Returns a reason if settlements or lease extensions have failed for longer than the limit. The report no longer
-/// contains the failures once a call has succeeded.
+/// Returns a reason if settlements or lease extensions have failed for longer than the consumer's
+/// `healthcheck_timeout`. If a call has succeeded since the failures, the report does not contain the failures.
 fn settling(report: &ConsumerReport) -> Option<Reason> {
     let (fails, limit) = (report.settling_fails?, report.healthcheck_timeout);
     let age = fails.last.since(fails.since);
