@@ -52,8 +52,8 @@ pub fn in_json(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Returns the first `most` bytes of a longer text, followed by a note with the full length. Returns a shorter text
-/// unchanged.
+/// Shortens a text that is longer than `most` bytes: returns at most the first `most` bytes, followed by a note with
+/// the full length. Returns any other text unchanged.
 pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return Cow::Borrowed(text);

@@ -1,4 +1,5 @@
-//! Rate limits on messages, by a token bucket with a capacity for the tokens of one second.
+//! Rate limits on messages, by a token bucket. The capacity of the bucket is the number of tokens that are added in one
+//! second.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -33,8 +34,8 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a bucket that is full at `now`. The capacity of the bucket is the number of tokens of one second, but at
-    /// least one token.
+    /// Creates a bucket that is full at `now`. The capacity of the bucket is the number of tokens that are added in one
+    /// second, but at least one token.
     pub fn new(rate: Rate, now: impl Into<Instant>) -> Self {
         let per_second = f64::from(rate.permits) / rate.per.as_secs_f64();
         let capacity = per_second.max(1.0);
@@ -62,7 +63,8 @@ impl Bucket {
         self.tokens as usize
     }
 
-    /// Removes tokens. If more tokens are removed than [`Self::available`] returns, later tokens pay the debt.
+    /// Removes tokens. If more tokens are removed than the bucket has, the bucket has a debt, and the tokens that are
+    /// added next reduce the debt.
     pub fn take(&mut self, count: usize) {
         self.tokens -= count as f64;
     }

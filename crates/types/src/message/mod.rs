@@ -17,7 +17,7 @@ use bytes::Bytes;
 pub const MAX_ATTRIBUTES: usize = 10;
 
 /// Maximum delay of a message. SQS stores a message for at most 14 days (AWS limit). The maximum delay is one day
-/// shorter.
+/// shorter than this limit.
 pub const MAX_DELAY: Duration = Duration::from_secs(13 * 86_400);
 
 /// Conventional name of the attribute that contains the body's media type.
@@ -203,7 +203,7 @@ impl Outgoing {
     }
 }
 
-/// The reason why a message cannot be sent unchanged.
+/// The reason why a message cannot be sent as the producer created the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// The body and the attributes together exceed the queue's size limit.

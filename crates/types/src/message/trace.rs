@@ -101,12 +101,12 @@ impl TraceContext {
     }
 
     /// Adds the context to the attributes of a message. Adds nothing if the attributes already contain a context, or if
-    /// there is no room.
+    /// there are already [`MAX_ATTRIBUTES`] attributes.
     pub fn add_to(&self, attributes: &mut Attributes) {
         self.add_within(attributes, MAX_ATTRIBUTES);
     }
 
-    /// Adds the context like [`Self::add_to`], but to at most `most` attributes.
+    /// Adds the context like [`Self::add_to`]. There is room as long as there are fewer than `most` attributes.
     pub fn add_within(&self, attributes: &mut Attributes, most: usize) {
         if is_carried_by(attributes) {
             return;
