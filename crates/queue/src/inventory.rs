@@ -14,17 +14,17 @@ use super::QueueError;
 pub mod tag {
     use std::collections::BTreeMap;
 
-    /// Has the value `true` on everything that hostler has created.
+    /// Tag with the value `true` on every resource that hostler has created.
     pub const MANAGED: &str = "hostler:managed";
-    /// Name of the consumer that uses a queue.
+    /// Tag with the name of the consumer that uses a queue.
     pub const CONSUMER: &str = "hostler:consumer";
-    /// Owner of a queue.
+    /// Tag with the owner of a queue.
     pub const OWNER: &str = "hostler:owner";
-    /// Has the value `true` if alarms on a queue are critical, otherwise `false`.
+    /// Tag with the value `true` if the alarms on a queue are critical, otherwise `false`.
     pub const CRITICAL: &str = "hostler:critical";
-    /// Contains the number of messages in a queue at which an alarm is raised. Ignored on a dead-letter queue.
+    /// Tag with the number of messages in a queue at which an alarm is raised. Ignored on a dead-letter queue.
     pub const ALARM_THRESHOLD: &str = "hostler:alarm-threshold";
-    /// Contains the number of messages in a dead-letter queue at which an alarm is raised.
+    /// Tag with the number of messages in a dead-letter queue at which an alarm is raised.
     pub const DEAD_LETTER_ALARM_THRESHOLD: &str = "hostler:dead-letter-alarm-threshold";
 
     /// Returns `true` if the tags show that a resource belongs to hostler.

@@ -9,7 +9,7 @@ use crate::broker::ChannelSpec;
 use crate::error::QueueError;
 use hostler_types::channel::Channel;
 
-/// A difference between the desired and the actual state.
+/// A difference between the desired and the actual state of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The action that resolves the difference.
@@ -43,7 +43,8 @@ impl Change {
         Self { action: Action::Update, resource, detail }
     }
 
-    /// Returns a change that leaves a different resource unchanged. `reason` is the reason.
+    /// Returns a change that leaves a resource unchanged although the resource differs from the desired state. `reason`
+    /// gives the reason.
     pub fn leave(resource: String, reason: String) -> Self {
         Self { action: Action::Leave, resource, detail: reason }
     }

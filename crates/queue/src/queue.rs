@@ -24,7 +24,8 @@ pub struct Delivery {
     /// ([`Self::not_before`]) do not count.
     pub attempt: u32,
     /// Start of the lease by this process's monotonic clock. Never later than the start of the lease by the queue's
-    /// clock. A driver that does not know the start of the lease uses the time before its call.
+    /// clock. A driver that does not know the start of the lease uses the time immediately before the driver called the
+    /// service.
     pub leased_at: Instant,
     /// Time before which the handler must not start, by this process's monotonic clock. `None`: the handler may start
     /// at once.
@@ -87,12 +88,12 @@ pub trait Queue: Send + Sync + 'static {
     /// sure that no further message is arriving.
     ///
     /// # Errors
-    /// [`QueueError`] if no message was received, or if messages were received but cannot be returned. The latter
-    /// become visible again when their leases end.
+    /// [`QueueError`] if no message was received, or if messages were received but cannot be returned. Messages that
+    /// were received but not returned become visible again when their leases end.
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError>;
 
-    /// Extends leases. Each extended lease ends at the time `by` from now. The result of a lease is `Ok` only if the
-    /// queue confirmed the extension.
+    /// Extends leases. Each extended lease ends when the duration `by` has passed from now. The result of a lease is
+    /// `Ok` only if the queue confirmed the extension.
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>>;
 
     /// Performs settlements. See [`Settlement`].

@@ -114,7 +114,8 @@ impl State {
         Sent { id, queues: Some(queues.len()) }
     }
 
-    /// Returns the scope of deduplication keys, and the queues that a message reaches.
+    /// Returns the scope within which deduplication keys are compared (one queue or one exchange), and the queues that
+    /// a message reaches.
     fn route(&mut self, channel: &Channel, routing_key: Option<&str>) -> (String, Vec<String>) {
         let queue = channel.queue().to_owned();
         let exchange = match channel.exchange() {
