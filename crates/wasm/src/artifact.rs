@@ -1,4 +1,5 @@
-//! Reads a handler's file, verifies the file against its pin, and detects the handler kind from the exports.
+//! Reads a handler's file, verifies the file against its pin (the configured SHA-256), and detects the handler kind
+//! from the exports.
 
 use std::fmt;
 use std::io;
@@ -25,7 +26,7 @@ const WASM_PAGE: u64 = 64 * 1024;
 pub(super) struct Artifact {
     pub(super) code: Code,
     pub(super) kind: Kind,
-    /// Initial size of a sandbox's linear memory in bytes: the sum over all instances in the sandbox.
+    /// Initial size of a sandbox's linear memory in bytes: the sum of the memories of all instances in the sandbox.
     pub(super) least_memory: u64,
 }
 

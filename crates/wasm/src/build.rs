@@ -1,5 +1,5 @@
-//! Converts WASM into code for this engine. Compiles the WASM, or loads the code that an earlier start stored in the
-//! cache.
+//! Converts WASM into native code for this engine. Compiles the WASM, or loads the code that an earlier run of hostler
+//! stored in the cache.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -27,7 +27,7 @@ const LARGE: usize = 2 << 20;
 /// bulk memory operations are split into pieces. Entries of version 3 also contain the initial memory of the sandbox.
 const SHAPE: u32 = 3;
 
-/// Returns the code for a WASM binary or its text form. Uses the cache if the engine has a cache.
+/// Returns the native code for a handler in WASM's binary or text form. Uses the cache if the engine has a cache.
 pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Built, LoadError> {
     let binary = to_binary(source, wasm)?;
     let Some(cache) = engine.cache() else {

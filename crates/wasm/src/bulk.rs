@@ -154,7 +154,7 @@ fn reader(bytes: &[u8]) -> BinaryReader<'_> {
     BinaryReader::new(bytes, 0)
 }
 
-/// An operation to split into pieces, with the indices of its memories.
+/// A bulk memory operation to split into pieces, with the indices of its memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bulk {
     Fill(u32),

@@ -1,4 +1,4 @@
-//! The folder `host.cache_dir`: fetched and compiled handlers, stored for the next start.
+//! The folder `host.cache_dir`: fetched and compiled handlers, stored for the next start of hostler.
 //!
 //! hostler runs cached code without further checks, so anyone who can write to the folder can run code as hostler.
 //! hostler therefore does not use a folder that another user owns or may write to. hostler opens the folder only once.

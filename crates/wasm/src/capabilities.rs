@@ -33,7 +33,7 @@ pub struct Grants {
     pub networks: Vec<IpNet>,
     /// Channels that guests may send to.
     pub send: Vec<Channel>,
-    /// The channel for replies.
+    /// The channel that receives the handler's replies.
     pub reply_channel: Option<Channel>,
     /// The producer that sends the guests' messages. `None`: every send fails as unavailable. The producer's traces
     /// also record the spans of the guests' HTTP requests.

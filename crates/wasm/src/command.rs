@@ -1,5 +1,5 @@
 //! Commands as handlers. A command is a program with `main` that reads the message body from standard input. The exit
-//! code of the program is the outcome.
+//! code of the program determines the outcome.
 
 use std::sync::Arc;
 use std::time::Instant;

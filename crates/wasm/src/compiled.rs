@@ -66,7 +66,7 @@ struct Header {
     cpu_baseline: String,
     /// Set if the code is a component rather than a core module.
     component: bool,
-    /// Initial size of a sandbox's linear memory in bytes: the sum over all instances in the sandbox.
+    /// Initial size of a sandbox's linear memory in bytes: the sum of the memories of all instances in the sandbox.
     #[serde(default)]
     memory: u64,
     /// Length and digest of the code, which follows the header.
@@ -98,7 +98,7 @@ pub(super) enum Code {
 /// Code that the engine has loaded, and the initial memory of a sandbox that runs the code.
 pub(super) struct Built {
     pub(super) code: Code,
-    /// Initial size of a sandbox's linear memory in bytes: the sum over all instances in the sandbox.
+    /// Initial size of a sandbox's linear memory in bytes: the sum of the memories of all instances in the sandbox.
     pub(super) memory: u64,
 }
 
@@ -113,7 +113,7 @@ impl Built {
 pub(super) struct CodeKind {
     /// Set if the code is a component rather than a core module.
     component: bool,
-    /// Initial size of a sandbox's linear memory in bytes: the sum over all instances in the sandbox.
+    /// Initial size of a sandbox's linear memory in bytes: the sum of the memories of all instances in the sandbox.
     memory: u64,
 }
 
@@ -298,7 +298,7 @@ pub(super) enum Found {
 }
 
 /// Verifies and loads compiled code. If the code cannot be used on this host, returns the WASM in the file. `trusted`
-/// is set if the operator has vouched for the origin of the bytes.
+/// is set if the operator has vouched for the origin of the bytes (see [`Source::is_trusted`]).
 pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Found, LoadError> {
     let damaged = |what| LoadError::new(source, what, CURE);
     let file = File::open(contents).map_err(damaged)?;

@@ -1,6 +1,6 @@
-//! Converts core modules that describe their exports into components. Compilers produce modules of this kind for
-//! targets without component support, for example `wasm32-unknown-unknown`. The component imports no WASI, so creating
-//! an instance of the component is cheap.
+//! Converts a core module into a component if the module contains a description of its exports. Compilers produce
+//! modules of this kind for targets without component support, for example `wasm32-unknown-unknown`. The component
+//! imports no WASI, so creating an instance of the component is cheap.
 
 use std::borrow::Cow;
 
@@ -14,8 +14,8 @@ use super::source::Source;
 /// `metadata`).
 const METADATA: &[u8] = b"component-type";
 
-/// Returns the binary to compile. If the binary is a core module that describes its exports, converts the module into a
-/// component. Returns any other binary unchanged.
+/// Returns the binary to compile. If the binary is a core module that contains a description of its exports, converts
+/// the module into a component. Returns any other binary unchanged.
 ///
 /// # Errors
 /// [`LoadError`] if the module is damaged or cannot be converted.

@@ -158,7 +158,7 @@ enum Item<'a> {
 /// Items by name: the exports of an instance, or the arguments with which a component is instantiated.
 type Exports<'a> = BTreeMap<&'a str, Item<'a>>;
 
-/// A component. It may refer to the items of the enclosing component.
+/// A component, which may refer to the items of the enclosing component.
 struct Inner<'a> {
     binary: &'a [u8],
     outer: Option<Rc<Scope<'a>>>,

@@ -26,12 +26,13 @@ pub const SANDBOX_ADDRESSES: u64 = MAX_MEMORY as u64 + (64 << 20);
 /// space.
 const ADDRESSES: u64 = 1 << 46;
 
-/// Size of the first part of a used memory slot, in bytes. The engine resets this part in place, and returns the rest
-/// of the slot to the kernel. The memory of a guest with a small stack fits in the first part, which saves the guest a
-/// few page faults.
+/// Size of the first part of a slot for a linear memory, in bytes. When a guest has ended, the engine zeroes this part
+/// for the next guest and returns the rest of the slot to the kernel. A guest whose memory fits in this part has fewer
+/// page faults.
 const KEEP_RESIDENT: usize = 256 * 1024;
 
-/// Size of the first part of a used table slot, in bytes. The engine resets this part in place.
+/// Size of the first part of a slot for a table, in bytes. When a guest has ended, the engine zeroes this part for the
+/// next guest and returns the rest of the slot to the kernel.
 const KEEP_RESIDENT_OF_TABLE: usize = 64 * 1024;
 
 /// Compiles and runs guests. Cheap to clone.
@@ -44,7 +45,7 @@ pub struct Engine {
     files: usize,
 }
 
-/// The size of the pool of sandboxes.
+/// The dimensions of the pool of sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pool {
     /// Maximum number of sandboxes that exist at the same time.
@@ -80,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Creates an engine without a pool, for a single call or for compiling.
+    /// Creates an engine without a pool, for a single handler call or for compiling.
     ///
     /// # Errors
     /// [`EngineError`] if this machine cannot run guests at all.

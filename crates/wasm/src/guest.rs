@@ -141,7 +141,7 @@ impl Live {
         function.call_async(&mut self.store, params).await
     }
 
-    /// Returns the reason why a call did not return, for the log.
+    /// Returns the reason why a call of an exported function did not return, for the log.
     pub(super) fn fault(&self, error: &wasmtime::Error) -> String {
         sandbox::fault(error, &self.store.data().limits)
     }
@@ -152,7 +152,7 @@ impl Live {
     }
 
     /// Returns the final outcome of a call that ended with `outcome`. If the call reached a limit of the host, a
-    /// failure becomes a host limit.
+    /// failure or a retry becomes [`Outcome::HostLimit`].
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         self.store.data_mut().judge(outcome)
     }

@@ -30,7 +30,7 @@ pub(super) struct HookSet {
 }
 
 impl HookSet {
-    /// Finds the hooks. Fails if a hook's type does not match the contract.
+    /// Finds the hooks that the component exports. Fails if the type of a hook does not match the contract.
     pub(super) fn find(guest: &Guest) -> Result<Self, LoadError> {
         Ok(Self {
             message_start: MESSAGE_START.optional::<(MessageRef<'_>,), (Result<(), String>,)>(guest)?,
@@ -86,7 +86,8 @@ impl HookSet {
         self.processing_timeout.is_some()
     }
 
-    /// Calls `processing-timeout` in a fresh instance of `guest`. `None`: there is no hook, or the hook failed.
+    /// Calls `processing-timeout` in a fresh instance of `guest`. `None`: the component does not export the hook, or
+    /// the hook failed.
     pub(super) async fn processing_timeout(&self, guest: &Guest, call: &Call, elapsed: Duration) -> Option<Outcome> {
         let hook = self.processing_timeout.as_ref()?;
         let scope = Scope { bounds: Bounds::new(HOOK_TIMEOUT), ..guest.scope(call) };

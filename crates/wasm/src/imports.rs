@@ -80,7 +80,7 @@ struct Options {
 }
 
 impl Options {
-    /// Creates the message to send. The outer error traps.
+    /// Creates the message to send. An outer error makes the guest trap. An inner error is returned to the guest.
     fn outgoing(self, host: &mut Host<'_>, body: Vec<u8>) -> wasmtime::Result<Result<Outgoing, Refusal>> {
         let attributes = match lists::take(host, &self.attributes, MAX_ENTRIES)? {
             Ok(attributes) => attributes,

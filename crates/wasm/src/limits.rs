@@ -68,7 +68,7 @@ pub(super) struct Limits {
     pub(super) transfer: usize,
     /// Maximum number of handles to resources of the host.
     pub(super) handles: usize,
-    /// Maximum number of open files.
+    /// Maximum number of open files of the sandbox.
     pub(super) files: usize,
     used: usize,
     elements: usize,

@@ -20,10 +20,10 @@ pub(crate) const MAX_ENTRIES: usize = 1_000;
 const POLL: &str = "wasi:io/poll@0.2.12";
 const FUNCTION: &str = "poll";
 
-/// Copies a list of up to `most` entries. If the list is too long, the inner error describes the fault.
+/// Copies a list of up to `most` entries. If the list is too long, the inner error gives its length and the maximum.
 ///
 /// # Errors
-/// An entry is not valid. The outer error traps.
+/// An entry is not valid. An outer error makes the guest trap.
 pub(crate) fn take<T: Lift + 'static>(
     host: &mut Host<'_>,
     list: &WasmList<T>,

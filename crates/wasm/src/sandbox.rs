@@ -65,7 +65,7 @@ impl ComponentWasi {
 
 impl<W> Sandbox<W> {
     /// Returns the final outcome of a call that ended with `outcome`. If the call reached a limit of the host, a
-    /// failure becomes [`Outcome::HostLimit`], because the handler is not at fault.
+    /// failure or a retry becomes [`Outcome::HostLimit`], because the handler is not at fault.
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         let Some(limit) = self.limits.reached.take().or_else(|| self.scope.reached.get().copied()) else {
             return outcome;

@@ -12,7 +12,7 @@ use crate::preview1::{Host, WASI, memory, parts};
 use crate::sandbox::Sandbox;
 use hostler_handler::Limit;
 
-/// The `errno` values of a denial.
+/// The `errno` values with which WASI denies an operation.
 const DENIED: [i32; 3] = [Errno::Perm as i32, Errno::Rofs as i32, Errno::Notcapable as i32];
 
 /// The open flag `creat`, and the rights `fd_write` and `fd_allocate`, of WASI preview 1. Each of them shows that the

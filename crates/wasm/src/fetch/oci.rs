@@ -198,8 +198,8 @@ async fn body(mut response: Response, limit: u64) -> Result<Bytes, Fault> {
     Ok(bounded.bytes.into())
 }
 
-/// Converts a connection error. Removes the URL from the text. A registry may redirect to a storage service, and the
-/// URLs of storage services contain secret signatures.
+/// Converts an error of the HTTP client to a [`Fault`]. Removes the URL from the text of the error, because a registry
+/// may redirect to a storage service whose URLs contain secret signatures.
 fn broken(error: reqwest::Error) -> Fault {
     let error = error.without_url();
     match error.is_builder() || error.is_redirect() {
@@ -227,7 +227,8 @@ async fn refusal(who: &str, response: Response) -> Fault {
     }
 }
 
-/// Returns the first error in a registry's response, or an empty text.
+/// Returns the text of the first error in a registry's error response. Returns an empty text if the response contains
+/// no error.
 fn reason(bytes: &[u8]) -> String {
     let answer: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let error = answer.pointer("/errors/0").unwrap_or(&Value::Null);

@@ -75,8 +75,8 @@ impl Exchange {
         Ok((response.map(|stream| body(stream).boxed_unsync()), Box::new(std::future::ready(Ok(())))))
     }
 
-    /// Converts an error of the client to an error of `wasi:http`. If the error is a denial, logs the denial. If a host
-    /// limit caused the error, records the limit.
+    /// Converts an error of the HTTP client to an error of `wasi:http`. If the host denied the connection because of
+    /// the IP address, logs a line for the denied operation. If a host limit caused the error, records the limit.
     fn fault(&self, error: &reqwest::Error) -> Error {
         if let Some(prohibited) = cause::<Prohibited>(error) {
             let cure = format!("add \"{}\" to the consumer's allow.networks", prohibited.address);
@@ -100,7 +100,8 @@ impl Exchange {
     }
 }
 
-/// Converts a request for the client. Adds the headers of `trace` unless the guest has set a `traceparent` header.
+/// Converts a guest's request to a request of the HTTP client. Adds the headers of `trace` unless the guest has set a
+/// `traceparent` header.
 fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> Result<Request, Error> {
     if request.method() == http::Method::CONNECT {
         return Err(Error::HttpRequestMethodInvalid);
@@ -120,7 +121,7 @@ fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> R
     Request::try_from(request).map_err(|_| Error::HttpRequestUriInvalid)
 }
 
-/// The body of a guest's request. The lock is needed only because the client requires a type that is `Sync`.
+/// The body of a guest's request. The lock is needed only because the HTTP client requires a type that is `Sync`.
 struct Outgoing(Mutex<WasiBody>);
 
 impl Outgoing {
@@ -147,7 +148,7 @@ struct Incoming {
     body: reqwest::Body,
     pause: Option<Pause>,
     _permit: OwnedSemaphorePermit,
-    /// Ends when the body is dropped.
+    /// The span of the request. The span ends when the body is dropped.
     _span: RequestSpan,
 }
 

@@ -144,7 +144,8 @@ fn finish(
     answered(finished, HttpError::downcast)
 }
 
-/// Converts a result for the guest. An error of `wasi:http` is returned to the guest; any other error traps.
+/// Converts a result for the guest. An error of `wasi:http` is returned to the guest; any other error makes the guest
+/// trap.
 fn answered<T, F, E>(
     result: Result<T, F>,
     own: impl FnOnce(F) -> wasmtime::Result<E>,
@@ -152,7 +153,8 @@ fn answered<T, F, E>(
     result.map_or_else(|error| own(error).map(Err), |answer| Ok(Ok(answer)))
 }
 
-/// Calls the setter. If the value is too long, does not call the setter but returns the setter's error.
+/// Calls a setter of a request. If the value is too long (`fits` is `false`), returns an error to the guest instead of
+/// calling the setter.
 fn set(
     mut host: Host<'_>,
     fits: bool,

@@ -1,4 +1,5 @@
-//! Outgoing HTTP of guests (`wasi:http`), limited to granted origins and to IP addresses that a name may resolve to.
+//! Outgoing HTTP of guests (`wasi:http`). Guests may send requests only to granted origins, and the name of an origin
+//! may resolve only to allowed IP addresses.
 //!
 //! | file | job |
 //! |---|---|

@@ -18,7 +18,8 @@ use hostler_handler::Limit;
 /// The WASI interface whose functions are overridden here.
 const TYPES: &str = "wasi:filesystem/types@0.2.12";
 
-/// Names of the functions that open and read a listing. The resource type of a listing is replaced too.
+/// Names of the functions that open and read a listing. [`add`] overrides these functions and the resource type of a
+/// listing.
 const READ: &str = "[method]descriptor.read-directory";
 const NEXT: &str = "[method]directory-entry-stream.read-directory-entry";
 
@@ -91,7 +92,7 @@ async fn next(
     }
 }
 
-/// Converts an entry for guests. `None`: WASI leaves the entry out.
+/// Converts a directory entry to the form that guests receive. `None`: guests do not receive the entry (`.` or `..`).
 fn shown(entry: Entry) -> Option<Result<DirectoryEntry, ErrorCode>> {
     if matches!(&*entry.name, b"." | b"..") {
         return None;

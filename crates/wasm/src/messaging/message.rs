@@ -161,7 +161,7 @@ fn too_much() -> wasmtime::Error {
     wasmtime::Error::msg("its messages and open files are more than limits.memory allows the host to hold")
 }
 
-/// Adds the resource and its functions to `types`.
+/// Adds the resource `message` and its functions to `types`.
 pub(super) fn add(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     types.resource("message", ResourceType::host::<Message>(), |mut host, handle| {
         Message::leave(host.data_mut().ctx().table, Resource::new_own(handle)).map(drop)

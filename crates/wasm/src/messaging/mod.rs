@@ -133,8 +133,8 @@ fn add_client(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtim
     })
 }
 
-/// Removes a message from the table to send the message. The outer error traps. The inner error reports that the client
-/// is disconnected.
+/// Removes a message from the table to send the message. An outer error makes the guest trap. An inner error is
+/// returned to the guest, and reports that the client is disconnected.
 fn take(
     host: &mut Host<'_>,
     client: &Resource<Client>,
