@@ -15,7 +15,7 @@ use hostler_types::message::{Message, TraceContext};
 use hostler_types::printable::shortened;
 
 /// Maximum length of a reason in bytes: a few pages of text. Limits the text that a guest can write to the dead-letter
-/// queue and to the log. The control thread writes the log, so a long reason would delay it.
+/// queue and to the log. The control thread writes the log, so a long reason would delay the control thread.
 const MAX_REASON: usize = 16 * 1024;
 
 /// Tolerance, in bytes, by which a reason may exceed [`MAX_REASON`] without being cut. A reason that has been cut
@@ -177,8 +177,8 @@ impl Bounds {
     }
 }
 
-/// A handle that stops a guest. [`Self::ask`] requests the guest to end early, and [`Self::force`] stops the guest.
-/// Clones of a handle stop the same guest.
+/// A handle that stops a guest. [`Self::ask`] requests the guest to end before its deadline, and [`Self::force`] stops
+/// the guest. Clones of a handle stop the same guest.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<Asked>);
 
@@ -189,7 +189,7 @@ struct Asked {
 }
 
 impl Stop {
-    /// Makes `context.should-stop` return `true`.
+    /// Requests the guest to end: makes `context.should-stop` return `true`.
     pub fn ask(&self) {
         self.0.asked.store(true, Ordering::Relaxed);
     }
@@ -200,7 +200,7 @@ impl Stop {
         self.0.forced.cancel();
     }
 
-    /// Returns `true` once the guest has been requested to end early.
+    /// Returns `true` once the guest has been requested to end before its deadline.
     pub fn is_asked(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
     }

@@ -108,7 +108,7 @@ impl Output {
         std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the current position.
+    /// Returns the current position in the output.
     pub fn mark(&self) -> Mark {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         Mark { stderr: kept.stderr.len(), dropped: kept.dropped }
