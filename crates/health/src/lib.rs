@@ -131,9 +131,9 @@ pub struct ConsumerReport {
 /// Consecutive failures of one kind of call: removals, dead-letter copies, releases or lease extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettlingFails {
-    /// Time of the first failure.
+    /// Time of the first of the consecutive failures.
     pub since: Timestamp,
-    /// Time of the last failure.
+    /// Time of the last of the consecutive failures.
     pub last: Timestamp,
 }
 

@@ -41,7 +41,7 @@ impl Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Every consumer makes progress.
+    /// The host writes reports, and every consumer makes progress.
     Healthy,
     /// No host has written a report yet, and the start period has not ended.
     Starting,
@@ -111,10 +111,10 @@ pub enum Reason {
         /// Process id in the file.
         pid: u32,
     },
-    /// The host has stopped writing.
+    /// The host has stopped writing the health file.
     #[error("the host has written nothing for {}; it should every {}", shown(*.age), shown(super::TICK))]
     Stale {
-        /// Time since the last write.
+        /// Time since the host's last write.
         age: Duration,
     },
     /// The time of the report is in the future: the system clock was set back after the host's last write. The host's
