@@ -83,8 +83,8 @@ pub trait Admin: Broker {
     /// [`QueueError::Refused`] if the queue does not exist.
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError>;
 
-    /// Calls `each` with every message of an existing queue, as stored, until `each` breaks. Includes leased and
-    /// delayed messages. Does not receive the messages, so no attempt is counted. Returns `false` without calling
+    /// Calls `each` with every message of an existing queue, as stored, until `each` returns `Break`. Includes leased
+    /// and delayed messages. Does not receive the messages, so no attempt is counted. Returns `false` without calling
     /// `each` if the service shows messages only to their receiver (SQS).
     ///
     /// # Errors

@@ -12,7 +12,7 @@ pub struct Origin {
 }
 
 impl Default for Origin {
-    /// Returns the origin of a queue of hostler's own, without an address.
+    /// Returns the origin of a queue that hostler itself provides. The origin has no address.
     fn default() -> Self {
         Self { system: "hostler", address: None }
     }

@@ -94,12 +94,12 @@ pub fn dead_letter_attributes(
     attributes
 }
 
-/// A failed settlement, returned so that it can be retried.
+/// A failed settlement, returned so that the caller can retry the settlement.
 #[derive(Debug)]
 pub struct Unsettled {
     /// The settlement.
     pub settlement: Settlement,
-    /// The error, which decides the next step.
+    /// The error, which decides whether the caller can retry.
     pub error: LeaseError,
 }
 
