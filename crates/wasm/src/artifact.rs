@@ -106,7 +106,7 @@ impl Artifact {
     }
 }
 
-/// Reads a handler. If the file does not contain compiled code that fits this host, compiles the handler.
+/// Reads a handler. Compiles the handler unless the file contains compiled code that can be used on this host.
 ///
 /// # Errors
 /// [`LoadError`] if the file is missing or damaged, does not match its pin, is not WASM, or contains no handler.

@@ -155,8 +155,8 @@ pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadErro
     Ok(Loaded { engine: engine.clone(), definition: Arc::new(definition.clone()), artifact, hooks, summary })
 }
 
-/// A compiled handler. The host calls [`Loaded::handler`] to set the limits of the handler's sandboxes, after the needs
-/// of all handlers are known.
+/// A compiled handler. The host calls [`Loaded::handler`] to set the limits of the handler's sandboxes, after all
+/// handlers are loaded and their memory needs are known.
 pub struct Loaded {
     engine: Engine,
     definition: Arc<Definition>,
