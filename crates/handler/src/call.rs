@@ -133,8 +133,8 @@ pub struct Call {
     pub attempt: u32,
     /// The deadline of the call, and the handle that stops the guest.
     pub bounds: Bounds,
-    /// The trace context that the guest runs in. This is the context of the consumer's span for the message, or the
-    /// context in the message itself.
+    /// The trace context that the guest runs in. If the consumer records spans, this is the context of the consumer's
+    /// span for the message. Otherwise, this is the context that the message contains.
     pub trace: Option<Arc<TraceContext>>,
     /// The guest's standard output and error.
     pub output: Output,

@@ -1,11 +1,12 @@
-//! Two pools of threads for guests: the fast pool and the background pool. Guests that compute for long run in the
-//! background pool. Otherwise, these guests would slow down the other guests.
+//! Two pools of threads for guests: the fast pool and the background pool. A guest that computes for long runs in the
+//! background pool, because the guest would slow down other guests in the fast pool.
 //!
 //! A guest yields at every epoch tick. Suppose that two guests take turns on a thread: one computes for 0.1 ms in each
-//! turn, the other for a whole tick of 10 ms. The first guest then gets only a hundredth of the thread's time. A guest
-//! that has computed for more than a tick therefore continues in the background pool. If a consumer's guests usually
-//! compute for long, the guests start in the background pool. The threads of the background pool have a lower priority.
-//! They get the CPU time that the fast pool does not use, and always a small share.
+//! turn, the other for a whole tick of 10 ms. The guest with the short turns then gets only a hundredth of the thread's
+//! time. A guest that has computed for more than a tick (`FAST`) therefore continues in the background pool. If a
+//! consumer's guests usually compute for more than 1 ms (`USUALLY_FAST`), the consumer's guests start in the
+//! background pool. The threads of the background pool have a lower priority. These threads get the CPU time that the
+//! fast pool does not use, but always at least a small share.
 //!
 //! A guest of the fast pool starts on the pool's first thread if this thread will soon be free. Waking another thread
 //! costs about as much as running a small guest.
@@ -39,7 +40,8 @@ const NICENESS: i32 = 12;
 
 /// Maximum total computing time, in microseconds, of the guests that wait for the fast pool's first thread. If the
 /// limit is reached, further guests start on the pool's other threads. Waking a sleeping thread costs as much as
-/// running one or two small guests, so a wait of this length for the first thread is cheaper.
+/// running one or two small guests, so a wait of this length for the first thread costs less than waking another
+/// thread.
 const SOON: u64 = 1_000;
 
 /// Initial value of a consumer's usual computing time, in microseconds. The value is low enough for the first few
