@@ -12,7 +12,8 @@ pub enum Question {
     Cancel {
         /// Id of the message.
         message_id: String,
-        /// Name of the consumer to cancel the message at. `None`: the only consumer that has the message in flight.
+        /// Name of the consumer that is processing the message. `None`: the only consumer that has the message in
+        /// flight, whatever its name.
         consumer: Option<String>,
     },
 }

@@ -97,9 +97,9 @@ pub struct ConsumerReport {
     /// Time of the last successful poll, with or without messages. A failed poll does not count. `None`: no poll has
     /// succeeded yet.
     ///
-    /// A consumer does not poll while it has no free slot, has reached its rate limit, or is paused. During this
-    /// period, the field contains the time of the report. After this period, the field contains the time at which the
-    /// consumer could poll again, until the next poll succeeds.
+    /// A consumer does not poll while the consumer cannot process another message, has reached its rate limit, or is
+    /// paused. During this period, the field contains the time of the report. After this period, the field contains the
+    /// time at which the consumer could poll again, until the next poll succeeds.
     pub last_poll_at: Option<Timestamp>,
     /// Number of messages that are being processed.
     pub in_flight: u32,

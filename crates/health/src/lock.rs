@@ -13,7 +13,8 @@ use rustix::io::Errno;
 
 use hostler_types::Backoff;
 
-/// Pauses between attempts to acquire the lock. Locks are held for microseconds, so the first attempts follow quickly.
+/// Pauses between attempts to acquire the lock. The lock is usually held only for microseconds, so the first pauses are
+/// short.
 const PAUSE: Backoff = Backoff::new(Duration::from_micros(50), Duration::from_millis(5));
 
 /// Returns the path of the lock file for `file`.

@@ -124,7 +124,7 @@ pub enum Reason {
         /// Time from now to `written_at`.
         by: Duration,
     },
-    /// A consumer's timestamp is in the future, so the time in the consumer's state is unknown.
+    /// A consumer's timestamp is in the future, so the duration of the consumer's current state is unknown.
     #[error("consumer `{consumer}`: its {} time is {} ahead of the clock", state.name(), shown(*.by))]
     ConsumerAhead {
         /// Name of the consumer.
