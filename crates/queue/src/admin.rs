@@ -18,7 +18,7 @@ use hostler_types::message::Message;
 pub struct Depth {
     /// Number of messages that are ready to be received.
     pub visible: u64,
-    /// Number of messages that were sent or released with a delay that has not passed.
+    /// Number of messages that were sent or released with a delay that has not yet passed.
     pub delayed: u64,
     /// Number of leased messages.
     pub in_flight: u64,

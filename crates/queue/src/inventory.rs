@@ -46,7 +46,7 @@ pub struct ManagedQueue {
     pub tags: BTreeMap<String, String>,
     /// Number of messages that are ready to be received.
     pub visible: u64,
-    /// Number of messages that were sent or released with a delay that has not passed.
+    /// Number of messages that were sent or released with a delay that has not yet passed.
     pub delayed: u64,
     /// Number of leased messages.
     pub in_flight: u64,
