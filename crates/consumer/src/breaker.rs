@@ -28,14 +28,14 @@ pub enum End {
     Decided,
     /// The handler failed, trapped or timed out.
     Failed,
-    /// The message does not count. Its handler did not start, a host limit was reached, a shutdown stopped the handler,
-    /// or the lease was lost.
+    /// The message counts neither as a success nor as a failure, because its handler did not start, a host limit was
+    /// reached, a shutdown stopped the handler, or the lease was lost.
     Neither,
 }
 
 impl End {
-    /// Returns the result for an outcome. `started`: the handler was started. A handler that requests another attempt
-    /// works correctly, so its result is [`Self::Decided`].
+    /// Returns the result of a message with this outcome. `started`: the handler of the message was started. A handler
+    /// that requests another attempt works correctly, so its result is [`Self::Decided`].
     pub(super) fn of(outcome: &Outcome, started: bool) -> Self {
         match outcome {
             _ if !started => Self::Neither,
@@ -60,7 +60,7 @@ pub enum Change {
         /// Duration of the pause.
         pause: Duration,
     },
-    /// The pause is over, and one message is tried.
+    /// The pause is over, and the breaker admits one message, the probe.
     Probing,
     /// The probe failed.
     Reopened {
@@ -121,7 +121,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
     }
 
     /// Returns the maximum number of messages to request. `promised`: number of slots reserved for receives in
-    /// progress. The limit is one while probing, and zero once the probe was received.
+    /// progress. While the breaker is probing, the maximum is one until the probe is received, and zero afterwards.
     pub fn room(&self, promised: usize) -> usize {
         match self.state {
             State::Closed => usize::MAX,
@@ -179,7 +179,8 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Discards a message that has ended. If the message was the probe, the next received message becomes the probe.
+    /// Handles the end of a message that the breaker does not count. If the message was the probe, the next received
+    /// message becomes the probe.
     pub fn forget(&mut self, id: I) {
         if matches!(self.state, State::Probing(Some(probe)) if probe == id) {
             self.state = State::Probing(None);

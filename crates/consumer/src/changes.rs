@@ -12,8 +12,8 @@ use hostler_handler::{Handler, Pools};
 use hostler_types::State;
 
 /// Maximum number of pending state changes. A busy consumer changes its state thousands of times a second. If the hook falls
-/// behind, all pending changes are merged into one. The limit is high enough to report each change of a start, including the
-/// first message.
+/// behind, all pending changes are merged into one. The limit is high enough to report each state change separately while a
+/// consumer starts and handles its first message.
 const MOST: usize = 8;
 
 /// Queue of state changes for the hook. After this value is dropped, the hook still receives the pending changes, as

@@ -30,20 +30,21 @@ pub enum Event {
     Start,
     /// The guest has ended with this outcome. `None`: the guest was stopped.
     Ended(Option<Outcome>),
-    /// The processing timeout was reached. Contains the run time.
+    /// The processing timeout was reached. Contains the run time of the handler.
     Deadline(Duration),
     /// The lease is lost.
     LeaseLost,
     /// An operator cancels the delivery.
     Cancel,
-    /// The host starts to shut down, or receiving has paused.
+    /// The host starts to shut down, or the consumer stops receiving because of a pause or the breaker.
     Drain,
     /// The drain deadline was reached. The host waits no longer for the handler or the hook.
     DrainDeadline,
-    /// The message must not start yet, so it goes back unprocessed. Contains the time until it may start.
+    /// The message was received too early, so it goes back to the queue unprocessed. Contains the time until the
+    /// message may start.
     NotDue(Duration),
-    /// An earlier message of the same FIFO group was not acked, so the message must go back unprocessed. Contains the
-    /// delay of the earlier message, which is the minimum delay for this one.
+    /// An earlier message of the same FIFO group was not acked, so this message must go back to the queue unprocessed.
+    /// Contains the redelivery delay of the earlier message, which is the minimum redelivery delay of this message.
     Overtaken(Duration),
     /// The processing-timeout hook has decided. `None`: no decision, or no hook.
     Decided(Option<Outcome>),
@@ -110,7 +111,7 @@ pub struct Machine {
     /// Outcome of the message. `None`: not known yet.
     outcome: Option<Outcome>,
     disposition: Disposition,
-    /// Set if the message was received before it may start.
+    /// Set if the message was received too early, that is, before the time at which its handler may start.
     is_not_due: bool,
     /// Set if the processing-timeout hook has decided.
     hook_decided: bool,
@@ -208,7 +209,8 @@ impl Machine {
         self.stage().is_some()
     }
 
-    /// Returns the stage of a message in flight. `None`: the handler has not started, or it has ended.
+    /// Returns the stage of a message in flight. `None`: the handler has not started, or both the handler and the
+    /// processing-timeout hook have ended.
     pub fn stage(&self) -> Option<Stage> {
         match self.state {
             State::Running => Some(Stage::Running),
@@ -230,12 +232,12 @@ impl Machine {
         matches!(self.state, State::Settling)
     }
 
-    /// Returns the outcome. [`Outcome::LeaseLost`] until the outcome is known.
+    /// Returns the outcome of the message. Until the outcome is known, returns [`Outcome::LeaseLost`].
     pub fn outcome(&self) -> &Outcome {
         self.outcome.as_ref().unwrap_or(&Outcome::LeaseLost)
     }
 
-    /// Returns `true` if the message was received before it may start, and therefore went back.
+    /// Returns `true` if the message was received too early, and therefore went back to the queue.
     pub fn is_not_due(&self) -> bool {
         self.is_not_due
     }
@@ -246,7 +248,7 @@ impl Machine {
         matches!(self.outcome, Some(Outcome::TimedOut(_))) && !self.hook_decided
     }
 
-    /// Returns the disposition of the message. [`Disposition::None`] until the disposition is known.
+    /// Returns the disposition of the message. Until the disposition is known, returns [`Disposition::None`].
     pub fn disposition(&self) -> &Disposition {
         &self.disposition
     }
@@ -266,8 +268,8 @@ impl Machine {
         }
     }
 
-    /// Ends the processing. Keeps an outcome that is already known: a message that timed out stays timed out, whatever
-    /// the hook decides.
+    /// Ends the processing with this outcome. If an outcome is already known, keeps the known outcome. For example, a
+    /// message that timed out keeps the outcome "timed out", whatever the hook decides.
     fn stop_heartbeat(&mut self, outcome: Outcome, policy: &Policy) -> Action {
         self.disposition = match &outcome {
             Outcome::HostLimit(..) => Policy::give_back(self.spoilt, self.jitter),
@@ -277,15 +279,15 @@ impl Machine {
         self.go(State::StoppingHeartbeat, Action::StopHeartbeat)
     }
 
-    /// Gives back a message whose handler never ran. If the queue can undo an attempt, the attempt does not count.
+    /// Gives back a message whose handler never ran. The attempt does not count if the queue can undo attempts.
     fn go_back(&mut self, outcome: Outcome, delay: Duration) -> Action {
         self.disposition = Disposition::GiveBack(delay);
         self.outcome = Some(outcome);
         self.go(State::StoppingHeartbeat, Action::StopHeartbeat)
     }
 
-    /// Applies the hook's decision like the outcome of a handler. Without a decision, applies the configured treatment
-    /// of a timeout.
+    /// Applies the decision of the processing-timeout hook like the outcome of a handler. If the hook made no decision,
+    /// applies the `on_processing_timeout` setting.
     fn decided(&mut self, decision: Option<Outcome>, policy: &Policy) -> Action {
         self.hook_decided = decision.is_some();
         match decision.or_else(|| self.outcome.clone()) {

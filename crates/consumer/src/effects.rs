@@ -64,8 +64,8 @@ pub(super) struct Effects {
     states: Option<Changes>,
 }
 
-/// Context of all effects, and the queue for their signals. Held by one `Arc` and not by one per field, because guests
-/// on other CPUs change every reference count for each message.
+/// Context of all effects, and the queue for their signals. All fields share one `Arc`, because guests on other CPUs
+/// change the reference count of every `Arc` for each message.
 struct World {
     queue: Arc<dyn Queue>,
     handler: Arc<dyn Handler>,
@@ -76,8 +76,8 @@ struct World {
 }
 
 impl World {
-    /// Logs the guest's output during this call. Called on the thread that ran the guest. `sampled`: the span of the
-    /// call is exported.
+    /// Logs the output that the guest wrote during this handler call. Called on the thread that ran the guest.
+    /// `sampled`: the span of the call is exported.
     fn log_output(&self, call: &Call, sampled: bool) {
         let place = Place { trace: call.trace.as_deref(), own: sampled };
         log::output(&self.name, &call.message.id, place, &call.output.take());
@@ -97,7 +97,7 @@ impl Effects {
         }
     }
 
-    /// Starts a receive. If earlier receives were ended early, the new receive can still wait for messages. The task is
+    /// Starts a receive. Even if a pause has ended earlier receives, the new receive can wait for messages. The task is
     /// never cancelled, because the received messages are leased to this process.
     pub(super) fn receive(&mut self, request: Receive) {
         if self.stop_polling.is_cancelled() {
@@ -126,7 +126,7 @@ impl Effects {
         });
     }
 
-    /// Settles a batch of messages. `span` is the span of this call.
+    /// Settles a batch of messages by one call to the queue. `span` is the span of that call.
     pub(super) fn settle(&self, batch: Vec<(Id, Settlement)>, span: Option<Span>) {
         let named = batch.into_iter().map(|(id, settlement)| ((id, Kind::of(&settlement)), settlement));
         let (ids, settlements): (Vec<_>, _) = named.unzip();
@@ -237,8 +237,8 @@ fn unsent(error: &dyn Display, limit: Option<Limit>) -> Outcome {
     unfit(format!("its reply was not sent: {error}"), limit)
 }
 
-/// Loads the body of the call's message, if it is stored outside the queue, and returns the call. `None`: the call was
-/// stopped while loading.
+/// Loads the body of the message if the body is stored outside the queue, and returns the handler call with the loaded
+/// body. `None`: the handler call was stopped while the body was being loaded.
 async fn load(queue: &dyn Queue, mut call: Arc<Call>) -> Option<Result<Arc<Call>, String>> {
     if call.message.claim.is_some() {
         let stop = call.bounds.stop.clone();
@@ -263,8 +263,8 @@ impl Answer {
         self.signal = Some(signal);
     }
 
-    /// Sends the signal of a fast guest together with the signals of the guests that end next, to wake the loop less
-    /// often. Sends any other signal at once.
+    /// If the guest ran on the fast pool, sends its signal together with the signals of the guests that end next, to
+    /// wake the event loop less often. Otherwise, sends the signal at once.
     async fn soon(mut self, signal: Signal) {
         self.signal = None;
         if self.world.guests.are_fast() {

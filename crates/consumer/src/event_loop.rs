@@ -68,7 +68,7 @@ pub(super) struct EventLoop {
     admission: Admission<Id>,
     gate: Gate<Id>,
     spared: Spared,
-    /// Remaining commands of the current event. The last command is carried out first.
+    /// Remaining commands of the current event. The last element is carried out first.
     commands: Vec<Command>,
     /// Time of the current event. The clock is read once each time the loop wakes.
     now: Instant,
@@ -155,7 +155,8 @@ impl EventLoop {
         self.summary
     }
 
-    /// Handles everything that is due. Returns the time at which to query the poll schedule again.
+    /// Handles everything that is due now: the end of the breaker's pause, expired leases, processing timeouts,
+    /// heartbeats, settlements and receives. Returns the time at which to query the poll schedule again.
     fn advance(&mut self) -> Option<Instant> {
         let now = self.now;
         if let Some(change) = self.admission.breaker.tick(now) {

@@ -1,5 +1,6 @@
-//! Failures of queue calls for received messages, with the time of the first and the last failure. Each kind of call is
-//! judged separately, because a successful release does not prove that removals work. No I/O.
+//! Failures of queue calls for received messages. For each kind of call, stores the times of the first and the last of
+//! its consecutive failures. Each kind is judged separately, because a successful release does not prove that removals
+//! work. No I/O.
 
 use tokio::time::{Duration, Instant};
 
@@ -33,8 +34,8 @@ impl Kind {
     }
 }
 
-/// Maximum duration of a poll, part of the time until a message is redelivered. Uses the maximum of any queue (SQS
-/// limit: 20 s), because messages may be rare even if this consumer polls for a shorter time.
+/// Maximum duration of a poll, as a part of the maximum time until an unsettled message is redelivered. Equals the SQS
+/// limit of 20 s even if this consumer polls for a shorter time, because messages may be rare.
 const RARELY: Duration = Duration::from_secs(20);
 
 /// Consecutive failed calls of one kind.
@@ -46,8 +47,9 @@ pub struct Failing {
     pub last: Instant,
 }
 
-/// Failures of one consumer, by kind. The failures of a kind end with the first success. They also end if no call fails
-/// until an unsettled message would have been redelivered, because then no message is left that could fail.
+/// Failures of one consumer, by kind of call. The first successful call of a kind ends the failures of that kind. The
+/// failures of a kind also end if no further call of that kind fails within the maximum time until an unsettled message
+/// is redelivered. In that case, no message is left whose call could fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Failures {
     patience: Duration,
@@ -75,8 +77,8 @@ impl Failures {
         self.kinds[kind as usize] = None;
     }
 
-    /// Returns the failures of the kind that has failed for the longest time. Ignores kinds whose last failure is older
-    /// than both `at_least` and the time until an unsettled message is redelivered.
+    /// Returns the failures of the kind with the longest time between its first and its last failure. Ignores kinds
+    /// whose last failure is older than both `at_least` and the maximum time until an unsettled message is redelivered.
     pub fn longest(&self, now: Instant, at_least: Duration) -> Option<Failing> {
         let lasts = self.patience.max(at_least);
         let lasting = self.kinds.iter().flatten().filter(|failing| now <= failing.last + lasts);

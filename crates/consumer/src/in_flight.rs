@@ -72,7 +72,8 @@ pub enum Request {
     Cancel {
         /// Id of the delivery to cancel.
         delivery: DeliveryId,
-        /// Time at which the operator stops waiting. A later cancel is ignored.
+        /// Time at which the operator stops waiting for the answer. If the consumer handles the request after this
+        /// time, the consumer cancels nothing.
         until: Instant,
         /// Channel for the answer.
         answer: SyncSender<Cancellation>,

@@ -81,7 +81,7 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         Self { lease, max_lease, entries: HashMap::new(), due: BTreeSet::new(), deadlines: BTreeSet::new() }
     }
 
-    /// Adds a delivery whose lease began at `leased_at` or later.
+    /// Adds a delivery. The queue started the lease of the delivery at `leased_at` or later.
     pub fn enter(&mut self, id: I, lease: LeaseHandle, leased_at: Instant) {
         let deadline = self.deadline_of(leased_at, self.lease);
         let due = leased_at + self.lease / 3;
@@ -234,7 +234,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
     const SECOND: Duration = Duration::from_secs(1);
-    /// Maximum margin, as a twentieth of `LEASE` would exceed it.
+    /// Equals [`MAX_MARGIN`], because a twentieth of `LEASE` exceeds the maximum.
     const MARGIN: Duration = SECOND;
 
     fn lease(name: &str) -> LeaseHandle {

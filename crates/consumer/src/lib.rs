@@ -100,10 +100,10 @@ pub struct Spec {
     pub lease: Duration,
     /// Maximum run time of the handler for one message.
     pub processing_timeout: Duration,
-    /// Maximum age, at the receive, of a message that is not late.
+    /// Maximum age of a message when it is received. An older message counts as late.
     pub delay_tolerance: Duration,
-    /// Maximum time for a poll to wait for a message. Well below the health check's timeout. Also below the shutdown
-    /// grace, because a shutdown may have to wait for a poll in progress.
+    /// Maximum time for a poll to wait for a message. This time is well below the health check's timeout. It is also
+    /// below the shutdown grace, because a shutdown may have to wait for a poll in progress.
     pub longest_poll: Duration,
     /// Maximum rate at which messages are received. `None`: unlimited.
     pub rate_limit: Option<Rate>,

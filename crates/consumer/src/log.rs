@@ -35,7 +35,7 @@ pub(super) fn settled(spec: &Spec, in_hand: &InHand) {
     );
 }
 
-/// Logs a message that was received before it may start, and that was therefore hidden again.
+/// Logs that a message was received too early, and was therefore hidden again until the time at which it may start.
 pub(super) fn not_due(spec: &Spec, in_hand: &InHand) {
     let (consumer, message_id) = (&*spec.name, in_hand.message_id());
     let delay_seconds = in_hand.machine.disposition().delay().map(|delay| milliseconds(delay) / 1_000.0);

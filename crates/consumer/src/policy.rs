@@ -9,7 +9,7 @@ use hostler_types::Backoff;
 /// Maximum delay of a release (SQS limit: visibility timeout of 12 hours).
 const MAX_RELEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Delays before a message is redelivered after a host limit was reached.
+/// Delays before the redelivery of a message whose attempt ended because of a host limit.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Disposition of a message on its queue.
@@ -85,14 +85,16 @@ impl Policy {
         }
     }
 
-    /// Returns the disposition after a host limit was reached. `times`: number of preceding attempts in a row that
-    /// reached a host limit. Jitter shortens the delay by up to half, so that messages do not all return at once.
+    /// Returns the disposition of a message whose attempt ended because of a host limit. `times`: number of preceding
+    /// attempts in a row that also reached a host limit. Jitter shortens the delay by up to half, so that messages do
+    /// not all return at once.
     pub fn give_back(times: u32, jitter: f64) -> Disposition {
         Disposition::GiveBack(REST.rest(times, jitter))
     }
 
-    /// Escalates a failed attempt. The first attempts are released with a fixed delay, the next attempts with a delay
-    /// that doubles, and the last attempt goes to the dead-letter queue.
+    /// Returns the disposition after a failed attempt. After each of the first attempts, releases the message with a
+    /// fixed delay. After each of the next attempts, releases the message with a delay that doubles. After the last
+    /// attempt, moves the message to the dead-letter queue.
     fn escalate(&self, reason: String, attempt: u32, jitter: f64) -> Disposition {
         let retry = &self.retry;
         if attempt <= retry.requeues {

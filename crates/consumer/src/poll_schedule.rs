@@ -1,9 +1,9 @@
-//! Poll schedule: decides when to receive, and how many messages. Also tracks the time since which a receive could
-//! start. No I/O.
+//! Poll schedule: decides when to receive, and how many messages. Also tracks the reason why no receive starts, and the
+//! time of the last change of that reason. No I/O.
 //!
-//! After each event, the loop queries the schedule, and starts a receive, until the schedule returns no receive. A
-//! receive is limited by free slots, unsettled messages, the rate limit, the admission, receives in progress, the delay
-//! after an error, and the wait for several free slots.
+//! After each event, the loop queries the schedule and starts the returned receive. The loop repeats this until the
+//! schedule returns no receive. The start and the size of a receive are limited by free slots, unsettled messages, the
+//! rate limit, the admission, receives in progress, the delay after an error, and the wait for several free slots.
 
 use tokio::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use hostler_types::{Backoff, Bucket};
 /// Delays after failed receives.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(20));
 
-/// Minimum time for which a queue must refuse all receives before the consumer gives up. A queue that was just created
-/// may not yet be known to all servers of the queue service.
+/// Minimum time between the first refused receive and the refused receive after which the consumer gives up. A queue
+/// that was just created may not yet be known to all servers of the queue service.
 const CERTAIN: Duration = Duration::from_secs(3);
 
 /// Period after the start in which refusals can end the consumer. Later refusals are retried.
@@ -28,7 +28,7 @@ const START: Duration = Duration::from_secs(30);
 pub(super) enum Next {
     /// Receive now, and query the schedule again.
     Receive(Receive),
-    /// Query the schedule again at this time, or after an earlier event.
+    /// Query the schedule again at this time, or after the next event if an event comes first.
     At(Instant),
     /// Query the schedule again after an event.
     Event,
@@ -48,11 +48,12 @@ pub(super) struct Load {
 /// Result of the last receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Brought {
-    /// No receive has ended yet, or only the first one, which returned no messages because it did not wait.
+    /// No receive has ended yet, or only the first receive has ended, without messages. The first receive does not wait
+    /// for messages, so its empty result does not mean that the queue is empty.
     Unknown,
-    /// The receive returned no messages, or failed.
+    /// The last receive returned no messages, or failed.
     Nothing,
-    /// The receive returned messages, so several simultaneous receives may be useful.
+    /// The last receive returned messages, so the queue may contain enough messages for several simultaneous receives.
     Messages,
 }
 
@@ -88,8 +89,8 @@ pub(super) struct PollSchedule {
     /// Number of consecutive failed receives.
     failures: u32,
     rest_until: Option<Instant>,
-    /// Time at which slots became free without a receive starting. A busy consumer waits from this time for enough
-    /// slots for a full receive.
+    /// Time from which a busy consumer waits for more free slots, to request a full batch. At this time, a receive
+    /// could have started with fewer messages.
     gathering_since: Option<Instant>,
     started_at: Instant,
     /// Time of the first refused receive. Used only until a receive has succeeded.
@@ -194,8 +195,7 @@ impl PollSchedule {
         }
     }
 
-    /// Records the reason why no receive starts. When the reason changes, resets the time since which a receive could
-    /// start to `now`.
+    /// Records the reason why no receive starts. If the reason has changed, records `now` as the time of the change.
     fn observe(&mut self, hold: Hold, now: Instant) {
         if std::mem::replace(&mut self.hold, hold) != hold {
             self.could_poll_since = Some(now);
@@ -256,12 +256,14 @@ impl PollSchedule {
         self.under_way
     }
 
-    /// Returns `true` if the last receive failed or returned no messages. An empty first receive does not count.
+    /// Returns `true` if the last receive failed or returned no messages. Returns `false` if only the first receive has
+    /// ended, without messages, because that receive did not wait for messages.
     pub(super) fn is_idle(&self) -> bool {
         self.brought == Brought::Nothing
     }
 
-    /// Writes the time of the last poll, and the reason why no receive starts, to the status.
+    /// Writes the time of the last poll to the status. Also writes whether the consumer is not required to poll, and
+    /// the time of the last change of the reason why no receive starts.
     pub(super) fn show(&self, status: &mut Status) {
         status.last_poll_at = self.last_poll_at;
         status.could_poll_since = self.could_poll_since;

@@ -29,8 +29,8 @@ impl Requests {
         answered
     }
 
-    /// Requests the cancellation of a delivery. If the loop handles the request after `until`, it cancels nothing, and
-    /// closes the channel without an answer.
+    /// Requests the cancellation of a delivery. If the event loop handles the request after `until`, the loop cancels
+    /// nothing, and closes the returned channel without an answer.
     pub fn cancel(&self, delivery: DeliveryId, until: Instant) -> Receiver<Cancellation> {
         let (answer, answered) = sync_channel(1);
         self.send(Request::Cancel { delivery, until, answer });

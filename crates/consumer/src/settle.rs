@@ -32,7 +32,8 @@ pub struct Batcher<I> {
     /// Settlements that failed temporarily, ordered by the time of their retry. At that time, each settlement moves
     /// back to `waiting`.
     resting: VecDeque<(Instant, Waiting<I>)>,
-    /// Consecutive failures of each [`Kind`], because one kind may fail while another succeeds.
+    /// Consecutive failures, counted separately for each [`Kind`], because one kind may fail while another kind
+    /// succeeds.
     streaks: [Streak; Kind::COUNT],
     under_way: usize,
 }
@@ -106,7 +107,8 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.streaks[kind as usize] = Streak::default();
     }
 
-    /// Drops the pending settlement of a delivery whose lease is lost. Returns `true` if there was one.
+    /// Drops the pending settlement of a delivery whose lease is lost. Returns `true` if the delivery had a pending
+    /// settlement.
     pub fn withdraw(&mut self, id: I) -> bool {
         let before = self.len();
         self.waiting.retain(|waiting| waiting.id != id);
@@ -142,7 +144,7 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// Returns the next time at which a batch may become due, if no event comes first.
+    /// Returns the time at which the next batch may become due. An event may make a batch due earlier.
     pub fn next_at(&self) -> Option<Instant> {
         let lingering = self.due.filter(|_| self.under_way < self.parallel);
         let resting = self.resting.front().map(|(at, _)| *at);

@@ -129,7 +129,7 @@ fn produced(message: &Message) -> Option<&SpanContext> {
     message.trace.as_ref().map(|trace| trace.span())
 }
 
-/// Returns `true` if at least one message is sampled or has no trace context.
+/// Returns `true` if at least one of these messages is sampled or has no trace context.
 fn is_wanted<'a>(contexts: impl Iterator<Item = Option<&'a SpanContext>>) -> bool {
     let mut contexts = contexts;
     contexts.any(|context| context.is_none_or(SpanContext::is_sampled))
@@ -165,7 +165,7 @@ mod tests {
         (kept, spans, deliveries)
     }
 
-    /// Returns a call for this message, with a handler that ran in this trace.
+    /// Returns a handler call for this message. `trace`: trace context in which the handler ran.
     fn call(message: &Arc<Message>, trace: Option<&Arc<TraceContext>>) -> Call {
         let bounds = Bounds::new(Duration::ZERO);
         let call = Call::new(Arc::clone(message), "jobs".into(), 1, bounds, Output::new(0));

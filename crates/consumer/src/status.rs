@@ -143,7 +143,7 @@ impl StatusHandle {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Records a failure. Forgets the oldest failure beyond [`MAX_FAILURES`].
+    /// Records a failure. If more than [`MAX_FAILURES`] failures are stored, removes the oldest failure.
     pub fn failed(&self, failed: Failed) {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.truncate(MAX_FAILURES - 1);

@@ -15,7 +15,7 @@ use hostler_config::OnProcessingTimeout;
 use hostler_handler::{Bounds, Call, HOOK_TIMEOUT, Output};
 use hostler_queue::{Delivery, Settlement};
 
-/// Pending step in the handling of an event.
+/// Pending step in the handling of an event of the event loop.
 pub(super) enum Command {
     /// Passes an event to the state machine of a delivery, and carries out the resulting action.
     Feed(Id, Event),

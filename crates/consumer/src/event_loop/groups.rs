@@ -12,8 +12,9 @@ use super::deliveries::Command;
 use hostler_queue::DEFAULT_GROUP;
 
 impl EventLoop {
-    /// Handles the end of a delivery. After an ack, the next delivery of the group starts. If that delivery may not
-    /// start, it goes back. After any other disposition, all following deliveries of the group go back.
+    /// Handles the end of a delivery. After an ack, the next delivery of the group starts. If the next delivery may not
+    /// start, it goes back to the queue. After any disposition other than an ack, all following deliveries of the group
+    /// go back to the queue.
     pub(super) fn leave(&mut self, id: Id, group: &str, disposition: &Disposition) {
         match disposition {
             Disposition::Ack => {

@@ -31,8 +31,8 @@ impl EventLoop {
         }
     }
 
-    /// Stops receiving, and gives back messages that have not started. While an earlier message of its group is being
-    /// settled, a message stays. Otherwise, the later message could overtake the earlier one.
+    /// Stops receiving, and gives back messages that have not started. A message is not given back while an earlier
+    /// message of its FIFO group is being settled. Otherwise, the later message could overtake the earlier message.
     pub(super) fn shut(&mut self) {
         self.effects.stop_polling.cancel();
         let goes_back = |in_hand: &InHand| in_hand.machine.is_waiting() && !self.follows_one_that_settles(in_hand);

@@ -47,8 +47,8 @@ impl EventLoop {
         }
     }
 
-    /// Records whether a host limit ended the attempt. If so, logs the limit with instructions for the operator. Called
-    /// when the guest has ended, or when the sending of the reply has ended.
+    /// Records whether a host limit ended the attempt. If a host limit did, logs the limit with instructions for the
+    /// operator. Called when the guest has ended, or when the sending of the reply has ended.
     pub(super) fn note(&mut self, id: Id, outcome: Option<&Outcome>) {
         let is_limit = matches!(outcome, Some(Outcome::HostLimit(..)));
         if !is_limit && self.spared.is_empty() {
