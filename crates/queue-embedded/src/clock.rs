@@ -14,8 +14,8 @@ use super::rows::{millis, to_system_time};
 
 /// The clocks of a machine. The driver reads the time only from these clocks, so a test can control the time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the time of a clock that is never set. The time counts from a moment that is the same for all processes
-    /// on the machine.
+    /// Returns the time of a clock that no one can set. The time counts from a fixed moment in the past, which
+    /// [`Clock::origin`] names.
     fn monotonic(&self) -> Duration;
 
     /// Returns the wall-clock time. The clock may be set at any time.
@@ -50,7 +50,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// Drift of the wall clock, in milliseconds, above which the wall clock is considered to have been set.
+/// Maximum drift between the wall clock and the time of the queue, in milliseconds. A greater drift means that someone
+/// has set the wall clock.
 const MAX_DRIFT: i64 = 100;
 
 /// Maximum valid time in a file, in milliseconds since 1970: the year 3000.
@@ -66,13 +67,14 @@ pub(super) struct QueueTime {
     clock: Arc<dyn Clock>,
     /// Difference between the time of the queue and the monotonic clock, in milliseconds.
     ahead: i64,
-    /// Difference between the wall clock and the time of the queue, in milliseconds. Updated by a conversion that finds
-    /// a drift of more than [`MAX_DRIFT`].
+    /// Difference between the wall clock and the time of the queue, in milliseconds. Updated when a conversion to a
+    /// wall-clock time finds that the stored difference is wrong by more than [`MAX_DRIFT`].
     wall_ahead: Arc<AtomicI64>,
 }
 
 impl QueueTime {
-    /// Reads the time of a file. Starts the time if no process has started it since the boot of the machine.
+    /// Reads the start of the queue's time from the file. If no process has stored a start since the boot of the
+    /// machine, stores a new start.
     pub(super) fn of(db: &Connection, clock: Arc<dyn Clock>) -> rusqlite::Result<Self> {
         let origin = clock.origin();
         let ahead = match known(db, origin.as_deref())? {
@@ -97,8 +99,8 @@ impl QueueTime {
         self.clock.monotonic()
     }
 
-    /// Converts a time of the queue to a wall-clock time. The result for the same input changes only if the wall clock
-    /// is set.
+    /// Converts a time of the queue to a wall-clock time. As long as no one sets the wall clock, the same input yields
+    /// the same result.
     pub(super) fn to_wall(&self, at: i64) -> SystemTime {
         let seen = wall_millis(&*self.clock).saturating_sub(self.now());
         let known = self.wall_ahead.load(Ordering::Relaxed);
@@ -168,7 +170,7 @@ impl<F: FnMut(&Session<'_>) -> rusqlite::Result<()> + Send> Job for F {
     }
 }
 
-/// A connection to the file, with the time of the queue, for use by a job.
+/// The connection to the file and the time of the queue, as a job uses them.
 pub(super) struct Session<'a> {
     pub(super) db: &'a Connection,
     pub(super) time: &'a QueueTime,

@@ -40,7 +40,7 @@ static OPEN: Mutex<BTreeMap<Identity, usize>> = Mutex::new(BTreeMap::new());
 pub(super) struct Claim(Identity);
 
 impl Claim {
-    /// Returns `true` if `file` is the metadata of the claimed file.
+    /// Returns `true` if the metadata `file` belongs to the claimed file.
     pub(super) fn is_of(&self, file: &Metadata) -> bool {
         identity(file) == self.0
     }
@@ -195,7 +195,7 @@ pub(super) enum Foreign {
 }
 
 impl Foreign {
-    /// Returns `true` if this reason may also be found while another process is opening or closing the file.
+    /// Returns `true` if this reason may be temporary, because another process is just opening or closing the file.
     fn may_pass(self) -> bool {
         matches!(self, Self::Replaced | Self::Elsewhere)
     }

@@ -177,7 +177,7 @@ fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<
     .collect()
 }
 
-/// Indices of the columns with the attempts and the group in the query of [`due`].
+/// Indices of the columns that contain the attempts and the group in the result of [`due`].
 const ATTEMPTS_COLUMN: usize = 2;
 const GROUP_COLUMN: usize = 3;
 
@@ -224,7 +224,7 @@ pub(super) fn message(row: &Row<'_>, enqueued_at: SystemTime) -> rusqlite::Resul
     })
 }
 
-/// Extends the lease. The extended lease ends at the time `by` from now. Returns `false` if the lease is lost.
+/// Extends the lease. The extended lease lasts `by`, counted from now. Returns `false` if the lease is lost.
 pub(super) fn extend(db: &Session<'_>, queue: i64, ticket: Ticket, by: Duration) -> rusqlite::Result<bool> {
     show_in(db, queue, ticket, by, Some(ticket.lease))
 }
@@ -234,7 +234,7 @@ pub(super) fn release(db: &Session<'_>, queue: i64, ticket: Ticket, delay: Durat
     show_in(db, queue, ticket, delay, None)
 }
 
-/// Decreases the number of attempts of an entry that was just released.
+/// Subtracts the last attempt from the number of attempts of an entry that was just released.
 fn uncount(db: &Connection, queue: i64, ticket: Ticket) -> rusqlite::Result<()> {
     db.prepare_cached(
         "UPDATE entry SET attempts = max(attempts - 1, 0) WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3",

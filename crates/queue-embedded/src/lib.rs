@@ -42,8 +42,8 @@ pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// Options of an embedded queue file.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Period in which a second message with the same deduplication key is a duplicate. The default is 5 minutes. Tests
-    /// may set a shorter period.
+    /// Period after the send of a message with a deduplication key. Another message with the same key counts as a
+    /// duplicate in this period. The default is 5 minutes. Tests may set a shorter period.
     pub dedupe_window: Duration,
     /// Clocks that the driver reads.
     pub clock: Arc<dyn Clock>,

@@ -36,7 +36,7 @@ pub(super) fn page(db: &Session<'_>, queue: i64, after: Place) -> rusqlite::Resu
 }
 
 /// Returns a message with the readable parts of a row that cannot be read completely. An attribute of the message
-/// contains the reason.
+/// contains the reason why the row cannot be read completely.
 fn stand_in(row: &Row<'_>, enqueued_at: SystemTime, error: &rusqlite::Error) -> rusqlite::Result<Message> {
     let text = |column| -> rusqlite::Result<Option<String>> {
         let bytes = row.get_ref(column)?.as_bytes_or_null().unwrap_or_default();

@@ -55,7 +55,8 @@ pub(super) fn inspect(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<V
     Ok(differences(db, spec)?.into_iter().filter_map(Difference::finding).collect())
 }
 
-/// Returns the differences, in the same order as the SQS driver.
+/// Returns the differences between the resources of a channel and their wanted state, in the same order as the SQS
+/// driver.
 fn differences(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Vec<Difference>> {
     let queue = |name: &str| -> rusqlite::Result<Difference> {
         let seen = find(db, name)?.map(|target| Setting::Ordered(target.ordered));

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use hostler_types::channel::Filter;
 use hostler_types::message::{AttributeValue, Attributes, Plain};
 
-/// Returns a duration in whole milliseconds, limited to the maximum value of a column.
+/// Returns a duration in whole milliseconds. A longer duration than a column of the file can store becomes the maximum
+/// value of the column.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

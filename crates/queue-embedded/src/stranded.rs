@@ -25,8 +25,8 @@ pub(super) struct Stranded {
 }
 
 impl Stranded {
-    /// Searches the next page of a queue's blocked messages. Returns the messages without a group. Also returns one
-    /// message of each group in which every entry is blocked.
+    /// Searches the next page of a queue's blocked messages. Returns the positions of the messages on the page that
+    /// have no group. Also returns the position of one message of each group in which every entry is blocked.
     pub(super) fn look(&mut self, db: &Connection, queue: i64) -> rusqlite::Result<Vec<Place>> {
         let after = self.after.remove(&queue).unwrap_or((i64::MIN, i64::MIN));
         let mut page = db.prepare_cached(

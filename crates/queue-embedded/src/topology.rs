@@ -88,8 +88,8 @@ pub(super) fn find_or_create(db: &Connection, name: &str, ordered: bool) -> rusq
     Ok(Target { id: db.last_insert_rowid(), ordered })
 }
 
-/// Makes a queue and its messages ordered or unordered. Needed because a sender may create the queue before its
-/// consumer has set the order.
+/// Makes a queue and its messages ordered or unordered. Needed because a sender may create the queue before the
+/// consumer, and does not know whether the queue must be ordered.
 fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
     db.execute("UPDATE queue SET ordered = ?2 WHERE id = ?1", params![queue, ordered])?;
     if ordered {
@@ -115,8 +115,9 @@ fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Returns the destination of messages to `channel`. Creates a missing queue. Otherwise, a message that is sent before
-/// the first start of the consumer would be lost.
+/// Returns the destination of messages to `channel`. Creates the queue of the channel if it is missing, unless the
+/// channel is the bare name of an exchange. Without a queue, a message that is sent before the first start of the
+/// consumer would be lost.
 pub(super) fn route(db: &Connection, channel: &Channel) -> rusqlite::Result<Route> {
     let Some(exchange) = channel.exchange() else {
         if let Some(target) = find(db, channel.queue())? {
@@ -150,8 +151,8 @@ pub(super) fn is_ordered(db: &Connection, queue: i64) -> rusqlite::Result<bool> 
     db.prepare_cached("SELECT ordered FROM queue WHERE id = ?1")?.query_row([queue], |row| row.get(0))
 }
 
-/// Returns the names of all channels. A queue that is subscribed to several exchanges occurs only with the first
-/// exchange.
+/// Returns the names of all channels. A queue that is subscribed to several exchanges occurs only once, with the
+/// exchange that is first in alphabetical order.
 pub(super) fn channels(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare(
         "SELECT coalesce(min(subscription.exchange) || '.', '') || queue.name
@@ -161,8 +162,7 @@ pub(super) fn channels(db: &Connection) -> rusqlite::Result<Vec<String>> {
     .collect()
 }
 
-/// Returns the names of all queues without an exchange. For each subscription, also returns the name of the queue with
-/// the exchange.
+/// Returns the bare names of all queues. For each subscription of a queue, also returns the name `<exchange>.<queue>`.
 pub(super) fn destinations(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare(
         "SELECT name FROM queue

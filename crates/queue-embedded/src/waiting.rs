@@ -1,4 +1,4 @@
-//! A receive within the worker, from the wait to the answer.
+//! A receive that waits in the worker until it is answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +46,8 @@ impl Waiting {
         }
     }
 
-    /// Returns `true` if a message is visible. `changed` is set if the file was written since the last check. If
-    /// `changed` is not set and no message is due, does not read the file.
+    /// Returns `true` if a message is visible. `changed` is set if the file was written since the last check of the
+    /// waiting receives. If `changed` is not set and no message is due, returns `false` without reading the file.
     pub(super) fn look(&mut self, db: &Session<'_>, changed: bool) -> rusqlite::Result<bool> {
         let now = db.now();
         if self.reply.is_closed() || !(changed || self.due.is_some_and(|due| due <= now)) {

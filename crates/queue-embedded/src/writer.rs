@@ -20,8 +20,8 @@ use hostler_queue::{Delivery, QueueError};
 /// duration.
 const BETWEEN_FLUSHES: u32 = 5;
 
-/// Maximum time that the worker waits for another request before a flush. If no request arrives, the worker flushes at
-/// once.
+/// Maximum time that the worker waits for another request before a flush. If no request arrives in this time, the
+/// worker flushes.
 const IDLE: Duration = Duration::from_micros(200);
 
 /// Interval at which a worker thread checks whether another process has written messages. Applies only while receives

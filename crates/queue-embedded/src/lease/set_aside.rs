@@ -18,13 +18,13 @@ const UNREADABLE: &str = "hostler-unreadable-attributes";
 pub(crate) struct SetAside {
     /// Id of the message, with replacement characters for unreadable bytes.
     pub(crate) id: String,
-    /// Name of the dead-letter queue to which the message was moved.
+    /// Name of the dead-letter queue to which the unreadable message was moved.
     pub(crate) queue: String,
     pub(crate) reason: String,
 }
 
 impl SetAside {
-    /// Logs the message. Must be called after the transaction was committed.
+    /// Logs that the message was moved. Must be called after the transaction of the move was committed.
     pub(crate) fn log(&self, channel: &str) {
         let Self { id, queue, reason } = self;
         tracing::error!(channel, message_id = id, dead_letter_queue = queue, reason, "unreadable message set aside");
