@@ -23,8 +23,8 @@ fn waiting() -> MutexGuard<'static, Waiting> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads the exit status of every dead child, so that no child remains a zombie. While any [`OwnChildren`] exist, the
-/// reaping is postponed.
+/// Reads the exit status of every dead child, so that no child remains a zombie. While any [`OwnChildren`] exist,
+/// postpones the reaping until the last of them is dropped.
 pub fn reap_orphans() {
     let mut waiting = waiting();
     waiting.orphans = waiting.own > 0;
@@ -71,8 +71,8 @@ mod credentials {
 
     use super::OwnChildren;
 
-    /// Returns the configuration with a credentials provider that prevents reaping while it runs, because the SDK may
-    /// run a program for the credentials.
+    /// Wraps the credentials provider of the configuration, and returns the configuration. The wrapped provider
+    /// prevents the reaping of children while it runs, because the SDK may run a program for the credentials.
     pub fn with_own_children(config: SdkConfig) -> SdkConfig {
         let Some(provider) = config.credentials_provider() else { return config };
         config.to_builder().credentials_provider(SharedCredentialsProvider::new(Waited(provider))).build()

@@ -1,5 +1,5 @@
 //! Instruments the queue contract. [`MeteredQueue`] and [`MeteredBroker`] record metrics of a consumer's calls.
-//! [`Producer`] and [`Replies`] send the messages of handlers and people, each call in a span.
+//! [`Producer`] and [`Replies`] send the messages of handlers and users. Each send call has a span.
 
 mod metered;
 mod producer;

@@ -1,4 +1,4 @@
-//! Sends messages. If tracing is enabled, each call has a span.
+//! Sends messages. If tracing is enabled, each send call has a span.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use hostler_telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, Outgoing, TraceContext, carries_trace};
 
-/// Sends the messages of handlers and people. Code that moves messages between queues uses the [`Broker`] directly.
+/// Sends the messages of handlers and users. Code that moves messages between queues uses the [`Broker`] directly.
 #[derive(Clone)]
 pub struct Producer {
     broker: Arc<dyn Broker>,

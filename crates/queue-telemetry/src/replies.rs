@@ -26,8 +26,8 @@ impl Replies {
     /// message.
     ///
     /// The reply contains the id of the message, and has the same FIFO group. Unless the reply has its own trace, it
-    /// belongs to the trace of the message. On a channel with dedupe keys, the reply keeps the same key if the message
-    /// is redelivered.
+    /// belongs to the trace of the message. If the channel supports dedupe keys, the reply has a dedupe key. After a
+    /// redelivery of the message, the reply has the same key again.
     ///
     /// # Errors
     /// The same as those of [`Broker::send`](hostler_queue::Broker::send).
