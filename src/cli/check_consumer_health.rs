@@ -34,8 +34,8 @@ pub struct Args {
     start_period: Duration,
 }
 
-/// Prints the verdict on the health file that the arguments name. If they name none, uses `health_file`. Returns the exit code: 0
-/// if healthy or starting, otherwise 1.
+/// Prints the verdict on the health file that the arguments name. If the arguments name no health file, uses `health_file`.
+/// Returns the exit code: 0 if healthy or starting, otherwise 1.
 pub fn run(args: &Args, health_file: &Path) -> u8 {
     let path = args.file.as_deref().unwrap_or(health_file);
     let file = health::read_in_turn(path);

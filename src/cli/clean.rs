@@ -107,8 +107,8 @@ pub(super) fn run(args: &Args) -> Result {
     })
 }
 
-/// Without --apply, resolves when a signal stops the command. With --apply, never resolves, because the removal itself watches
-/// the token and finishes its current call.
+/// Without --apply, resolves when a signal cancels `stop`. With --apply, never resolves, because the removal itself watches
+/// `stop` and finishes its current call to the service.
 async fn stopped_looking(args: &Args, stop: &CancellationToken) {
     match args.apply {
         false => stop.cancelled().await,

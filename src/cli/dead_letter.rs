@@ -11,8 +11,8 @@ use hostler_types::Timestamp;
 use hostler_types::message::{AttributeValue, Message};
 use hostler_types::printable::{on_one_line, shortened};
 
-/// A dead letter, as `--json` prints it. Unknown fields are null. A message that SQS itself dead-lettered lacks hostler's
-/// attributes. Its reason, source and attempts are unknown.
+/// A dead letter, as `--json` prints it. Unknown fields are null. If SQS itself dead-lettered a message, its reason, source and
+/// attempts are unknown, because the message lacks hostler's attributes.
 #[derive(Debug, Serialize)]
 pub(super) struct DeadLetter {
     id: String,
@@ -24,8 +24,8 @@ pub(super) struct DeadLetter {
     attempts: Option<u32>,
     /// Age in seconds, counted from `enqueued_at`.
     age_seconds: u64,
-    /// Time at which the queue accepted the message. On SQS, a dead letter is a copy of the original message. There, this is the
-    /// time of dead-lettering.
+    /// Time at which the queue accepted the message. On SQS, this is the time of dead-lettering, because a dead letter is a copy
+    /// of the original message.
     enqueued_at: Timestamp,
     /// Message id before the first requeue.
     original_id: Option<String>,
@@ -56,7 +56,7 @@ impl DeadLetter {
         }
     }
 
-    /// Adds the remaining data of the message: content type, attributes and body.
+    /// Returns the dead letter with the remaining data of its message: content type, attributes and body.
     pub(super) fn in_whole(self, message: &Message) -> Self {
         Self { whole: Some(Whole::of(message)), ..self }
     }

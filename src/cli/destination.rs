@@ -7,14 +7,15 @@ use crate::host;
 use hostler_config::{Config, alike};
 use hostler_types::channel::Channel;
 
-/// Maximum delay that every queue supports without being set up for it.
+/// Maximum delay of a message that every queue supports, even if the queue is not set up for long delays.
 const KEPT: Duration = Duration::from_secs(15 * 60);
 
 /// Maximum number of channels that a refusal names.
 const NAMED: usize = 12;
 
 /// Returns the channel to send to. If `channel` is the bare name of an exchange in the config, returns a channel of one of its
-/// consumers. A queue may have the same name as the exchange. A message to the bare name would reach that queue.
+/// consumers. If a queue has the same name as the exchange, a message to the bare name would reach that queue instead of the
+/// exchange.
 pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     let mut consumed = config.consumers.iter().map(|consumer| &consumer.channel);
     if channel.exchange().is_some() || consumed.clone().any(|known| known.queue() == channel.queue()) {
@@ -23,9 +24,9 @@ pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     consumed.find(|known| known.exchange() == Some(channel.queue())).unwrap_or(channel)
 }
 
-/// Refuses a channel that is neither in the config nor in `stored`. `stored` contains the existing channels of the queue. A
-/// mistyped name would create a queue without a consumer, or an exchange without subscriptions. An exchange without subscriptions
-/// drops messages.
+/// Refuses a channel that is neither in the config nor in `stored`. `stored` contains the existing channels of the queue. Without
+/// this check, a mistyped name would create a queue without a consumer, or an exchange without subscriptions, which drops all
+/// messages.
 pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> Result<()> {
     let known: Vec<Channel> = named(config).chain(stored.iter().cloned()).collect();
     if takes(&known, channel) {
@@ -40,8 +41,8 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
     Err(Failure::new(Exit::QueueUnreachable, text))
 }
 
-/// Refuses a delay beyond 15 minutes that exceeds the `longest_delay` of a consumer of this channel. The consumer's queue is not
-/// set up for the delay, and would dead-letter or drop the waiting message.
+/// Refuses a delay beyond 15 minutes that exceeds the `longest_delay` of a consumer of this channel. In that case, the consumer's
+/// queue is not set up for the delay, and would dead-letter or drop the message before the delay ends.
 pub(super) fn check_delay(config: &Config, channel: &Channel, delay: Duration) -> Result<()> {
     let short = config.consumers.iter().find(|consumer| {
         let known = &consumer.channel;

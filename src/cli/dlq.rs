@@ -189,7 +189,7 @@ fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter
     })
 }
 
-/// Returns the matching messages, and a report on messages that could not be inspected. Converts each message by `show`.
+/// Returns the matching messages, each converted by `show`, and a report on messages that could not be inspected.
 pub(super) async fn found<T: Send>(
     broker: &dyn Admin,
     wanted: Look,

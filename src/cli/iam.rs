@@ -56,7 +56,8 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Parses an AWS account ID (AWS: 12 digits). Another text would lead to ARNs that match nothing, or too much.
+/// Parses an AWS account ID (AWS: 12 digits). With any other text, the ARNs in the policy would match no resources, or
+/// too many.
 fn account(text: &str) -> std::result::Result<String, &'static str> {
     let is_one = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_one { Ok(text.to_owned()) } else { Err("write the 12 digits of an AWS account") }

@@ -23,14 +23,15 @@ use hostler_wasm::cache::Cache;
 use hostler_wasm::fetch::Reference;
 use hostler_wasm::{self as handler, Definition, Engine, Grants, Pool, Source};
 
-/// Default limits for a handler without a config. Equal the defaults of the config.
+/// Default limits for a handler that runs without a config. Equal to the default values of the config.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const OUTPUT: usize = 64 * 1024;
 
 /// Number of threads that one message needs: for the guest, its blocking calls, the epoch, and fetching.
 const THREADS: usize = 6;
 
-/// Size of the sandbox pool. Larger than a handler and its hooks need. Even the largest component therefore fits.
+/// Size of the sandbox pool. The pool is larger than a typical handler and its hooks need, so that even the largest component
+/// fits.
 const POOL: Pool = Pool { sandboxes: 8 };
 
 const HELP: &str = "\
@@ -169,7 +170,7 @@ async fn process(handler: &Arc<dyn Handler>, call: &Call, limit: Duration) -> Ou
     }
 }
 
-/// Returns a hint that names the consumer with the most similar name. Empty if no name is similar.
+/// Returns a hint with the consumer name that is most similar to `name`. The hint is empty if no consumer has a similar name.
 fn meant(name: &str, config: Option<&Config>) -> String {
     let consumers = config.into_iter().flat_map(|config| &config.consumers).map(|consumer| consumer.name.as_str());
     config::alike(name, consumers).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
@@ -224,7 +225,8 @@ fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
 }
 
 /// Returns the sandbox memory that `run` would assign to the consumer on this machine. If `run` would refuse the config, returns
-/// the memory that the config sets, or else the default. One sandbox may still fit then.
+/// the memory that the config sets, or the default if the config sets none. Even if the slots of the config do not fit into the
+/// machine's memory, the single sandbox of `invoke` may fit.
 fn memory(consumer: &Consumer, config: &Config, machine: &Machine) -> u64 {
     let plan = host::plan(config, machine, &[]).ok();
     let share = plan.and_then(|plan| plan.shares.into_iter().find(|share| share.consumer == consumer.name));

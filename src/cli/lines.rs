@@ -9,12 +9,11 @@ pub const BATCH: usize = 1_000;
 /// Total size of the bodies at which a batch is full, in bytes. The last line of a batch may exceed this size.
 pub const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// Maximum length of a line in bytes. hostler loads no larger body from S3. Therefore, a longer message would never reach a
-/// handler.
+/// Maximum length of a line in bytes. A longer message would never reach a handler, because hostler loads no larger body from S3.
 pub const LONGEST: usize = 256 * 1024 * 1024;
 
-/// Size of the read buffer in bytes. A batch also ends where the buffered input ends. A buffer of this size fills most batches of
-/// a file.
+/// Size of the read buffer in bytes. A batch ends early if the buffer contains no further complete line. A buffer of this size is
+/// large enough to fill most batches when the input is a file.
 const AHEAD: usize = BATCH_BYTES;
 
 /// Lines to send together.
@@ -133,7 +132,8 @@ mod tests {
         }
     }
 
-    /// Returns the lines of each batch of an input in these pieces. Returns the text of an error in its place.
+    /// Returns the lines of each batch of an input that consists of these pieces. In place of a batch that fails, returns the
+    /// error text.
     fn in_pieces<const N: usize>(pieces: [Option<&'static str>; N]) -> Vec<Result<Vec<String>, String>> {
         let text = |body: Vec<u8>| String::from_utf8(body).unwrap();
         Lines::new(Pieces(pieces.into()))

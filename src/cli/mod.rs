@@ -243,8 +243,8 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     result
 }
 
-/// Connects to the queue service of the config. If this creates the embedded queue, prints a note, because the user may have
-/// meant another file.
+/// Connects to the queue service of the config. If the connection creates the file of the embedded queue, prints a note, because
+/// the user may have meant another file.
 async fn connect(config: &Config) -> Result<Arc<dyn Provisioner>> {
     host::check_grants_of_queue(config)?;
     let created = host::file_to_come(config).map(host::full);
@@ -266,8 +266,8 @@ async fn connect_to_take(config: &Config) -> Result<Arc<dyn Provisioner>> {
     if host::file_to_come(config).is_some() { connect_to_look(config).await } else { connect(config).await }
 }
 
-/// Prints a note if the embedded queue does not exist yet. Without the note, users could take its zero counts for those of
-/// another file.
+/// Prints a note if the embedded queue does not exist yet. Without the note, a user could believe that the zero counts are those
+/// of another, existing file.
 fn note_if_new(config: &Config) {
     if let Some(file) = host::file_to_come(config) {
         let file = host::full(file);

@@ -17,11 +17,11 @@ use hostler_types::printable::{Printable, in_json};
 /// First error that occurred when writing a result.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
-/// Interval between two checks of the pipe reader's progress.
+/// Interval between two checks whether the reader of a pipe has read everything.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-/// Prints a result. Ignores the error of a pipe that its reader has closed. Stores any other error for [`unprinted`], and lets
-/// the command finish its work first.
+/// Prints a result. Ignores the error if standard output is a pipe that its reader has closed. Stores any other error, so that
+/// the command can finish its work before [`unprinted`] returns the error.
 pub(super) fn print(text: impl Display) {
     if let Err(error) = writeln!(io::stdout(), "{}", Printable(&text.to_string()))
         && error.kind() != ErrorKind::BrokenPipe
@@ -44,12 +44,13 @@ fn written(text: serde_json::Result<String>) -> Result<String> {
     text.map(|text| in_json(&text).into_owned()).map_err(|error| Failure::new(Exit::Internal, error))
 }
 
-/// Prints a message that is not a result. Does not panic if the reader has closed the stream. `eprintln!` would.
+/// Prints a message that is not a result. Unlike `eprintln!`, does not panic if the reader of standard error has closed the
+/// stream.
 pub(super) fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", Printable(&text.to_string()));
 }
 
-/// Returns the failure if a result could not be written.
+/// Returns the failure of the command if a result could not be written.
 pub(super) fn unprinted() -> Option<Failure> {
     UNPRINTED.get().map(unwritten)
 }

@@ -54,7 +54,8 @@ pub(super) fn resume(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Pauses or resumes each named consumer, by `make`. Returns their names, each with true if the state of the consumer changed.
+/// Calls `make` to pause or resume each consumer that the arguments select. Returns the name of each of these consumers, with
+/// true if `make` has changed the pause of the consumer.
 fn change(
     args: &Args,
     make: impl Fn(&Pauses, &str) -> std::result::Result<bool, health::PauseError>,

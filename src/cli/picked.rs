@@ -68,7 +68,8 @@ impl Picked {
         Some(Failure::new(Exit::Failed, text))
     }
 
-    /// Returns the same failure for a peek. In an ordered queue, a peek does not see all messages of a group.
+    /// Returns a failure if the ids or filters may have missed messages in `at` during a peek. Used instead of [`Self::unmet`],
+    /// because a peek at an ordered queue does not see all messages of a group.
     pub(super) fn unseen(&self, met: u64, looked: &Looked, at: &Channel) -> Option<Failure> {
         let (ids, named) = (self.ids().0, self.ids().0.len() as u64);
         if looked.unseen == 0 || self.is_all() || named > 0 && met >= named {
@@ -94,7 +95,7 @@ impl Picked {
         self.unseen(met, looked, at).map_or(Ok(Exit::Ok), Err)
     }
 
-    /// Returns the selected ids and the number of other conditions.
+    /// Returns the ids that the options select, and the number of conditions other than these ids.
     fn ids(&self) -> (BTreeSet<&String>, usize) {
         let named = self.filter.iter().filter_map(|condition| match condition {
             Condition::Id(ids) => Some(ids),
@@ -116,7 +117,7 @@ impl Picked {
     }
 }
 
-/// Reasons why a move cannot reach some messages.
+/// Reasons why some messages cannot be inspected, for error texts.
 const UNSEEN: &str = "they are delayed, in flight, or behind a message of their group that stays";
 
 /// Maximum number of groups that an error text names.

@@ -43,7 +43,8 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Returns true if the change modifies a resource. A change with [`Action::Leave`] only reports a reason.
+/// Returns true if the change modifies a resource. A change with [`Action::Leave`] modifies nothing, and only reports
+/// why the resource is left unchanged.
 fn is_made(change: &Change) -> bool {
     change.action != Action::Leave
 }

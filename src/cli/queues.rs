@@ -154,7 +154,8 @@ async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec
     sent
 }
 
-/// Returns true if messages to both channels have the same destination. All channels of one exchange do.
+/// Returns true if messages to both channels have the same destination. All channels of one exchange have the same destination,
+/// because the exchange sends each message to all its queues.
 fn leads_alike(one: &Channel, other: &Channel) -> bool {
     one == other || one.exchange().is_some() && one.exchange() == other.exchange()
 }
@@ -180,7 +181,7 @@ fn exchanges(config: &Config) -> BTreeSet<&str> {
     channels.filter_map(Channel::exchange).collect()
 }
 
-/// Separates counts from errors. Thereby, an unreadable queue does not hide the counts of others. If no queue can be read,
+/// Separates counts from errors, so that an unreadable queue does not hide the counts of other queues. If no queue can be read,
 /// returns the first error.
 fn sorted(
     channels: &[Channel],
@@ -201,7 +202,8 @@ fn sorted(
     Ok(counted)
 }
 
-/// Returns the channels of the config. Then adds all other queues of the service, except dead-letter queues of listed ones.
+/// Returns the channels of the config. Then adds all other queues of the service, except the dead-letter queues of channels that
+/// are already in the result.
 async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<Vec<Channel>, QueueError> {
     let mut channels: Vec<Channel> = config.consumers.iter().map(|consumer| consumer.channel.clone()).collect();
     let exchanges = exchanges(config);

@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args) -> Result {
 }
 
 /// Returns the source and the target. Without `--to`, the source is the channel's dead-letter queue, and the target is the
-/// channel itself. `--from` may then name either of them.
+/// channel itself. In that case, `--from` may name either the channel or its dead-letter queue.
 fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
     let (from, to) = match &args.to {
         Some(to) => (args.from.clone(), to.clone()),

@@ -151,7 +151,8 @@ async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: 
     Ok(Exit::Ok)
 }
 
-/// Reads batches on a separate thread, one batch ahead. Thereby, a signal takes effect even while the thread waits for input.
+/// Reads batches on a separate thread, one batch ahead. Because of the separate thread, a signal stops the command even while the
+/// command waits for input.
 fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
     let (batches, read) = channel(1);
     let thread = thread::Builder::new().name("hostler-input".into());
@@ -169,12 +170,12 @@ fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
 #[derive(Default)]
 struct Tally {
     sent: u64,
-    /// Number of sent lines that reached no queue. Counts only lines for which the service reports this.
+    /// Number of sent lines that reached no queue. Counts a line only if the service reports that the line reached no queue.
     unreached: u64,
 }
 
-/// Sends one batch after another. Stops at a signal, or if a line cannot be sent. Other lines of that batch may have been sent.
-/// Returns true if the whole input was sent.
+/// Sends one batch after another. Stops at a signal, or if a line cannot be sent. In the latter case, other lines of the same
+/// batch may have been sent. Returns true if the whole input was sent.
 async fn send_batches(
     args: &Args,
     channel: &Channel,
@@ -212,8 +213,8 @@ async fn send_batches(
     }
 }
 
-/// Formats the error for lines that were not sent. Names the first of them by number. `last` is the number of the last line in
-/// the batch.
+/// Formats the error for lines that were not sent. Names the first of these lines by line number. `last` is the number of the
+/// last line in the batch.
 fn describe(unsent: &[(u64, SendError)], last: u64) -> String {
     let named = unsent.iter().take(NAMED).map(|(line, error)| format!("line {line} was not sent: {error}"));
     let more = unsent.len().saturating_sub(NAMED);

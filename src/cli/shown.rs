@@ -48,7 +48,8 @@ pub(super) enum Content {
     Binary { base64: String },
 }
 
-/// A line of a page: its label and its text. If the text is `None`, the page lacks the line.
+/// A line of the page about a message: the label and the text of the line. If the text is `None`, the page does not show the
+/// line.
 pub(super) type Line = (&'static str, Option<String>);
 
 impl Content {

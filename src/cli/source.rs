@@ -70,7 +70,8 @@ impl BodyArgs {
 }
 
 impl Input {
-    /// Reads the whole input. Fails if the input is longer than the longest message. An input such as a device may never end.
+    /// Reads the whole input. Fails if the input is longer than the longest possible message, because an input such as a device
+    /// may never end.
     pub(super) fn read_all(self) -> Result<Vec<u8>> {
         self.read_up_to(LONGEST)
     }
@@ -89,8 +90,8 @@ impl Input {
         Ok(bytes)
     }
 
-    /// Reads the whole input as one message. Refuses empty standard input. The usual cause is a failed command earlier in the
-    /// pipe.
+    /// Reads the whole input as one message. Refuses empty standard input, because the usual cause is a failed command earlier in
+    /// the pipe.
     pub(super) fn read_message(self) -> Result<Vec<u8>> {
         let is_stdin = self.is_stdin;
         let bytes = self.read_all()?;

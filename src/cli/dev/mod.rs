@@ -1,5 +1,5 @@
 //! Command `hostler dev`. Builds a handler, and runs it on a temporary queue. When a source file changes, builds the handler
-//! again, and replaces the host.
+//! again, and replaces the running host by a host that runs the new build.
 //!
 //! `plan.rs` decides what to do next, `watch.rs` detects changes, and `processes.rs` runs builds and hosts. `place.rs` creates
 //! the temporary folder of the queue, and `shown.rs` formats log lines for users. This file connects these parts.
@@ -393,8 +393,8 @@ impl Session {
 }
 
 impl Setup {
-    /// Reads the config twice. The first time, reads the config as written. The second time, applies the variables that make it
-    /// use the session's folder.
+    /// Reads the config twice. The first time, reads the config as written. The second time, also applies the variables that make
+    /// the config use the session's folder.
     fn load(config: &ConfigArg, place: &Place) -> Result<Self> {
         let plain = config.load()?;
         let file = plain.file.as_deref().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));

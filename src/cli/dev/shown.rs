@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use hostler_telemetry::GUEST;
 
-/// Fields of a log line that a note leaves out. They are in every line, are shown elsewhere, or do not help a user who writes a
-/// handler.
+/// Fields of a log line that a note leaves out. These fields are in every log line, are shown elsewhere, or do not help a user
+/// who writes a handler.
 const COMMON: [&str; 10] =
     ["timestamp", "level", "message", "target", "resource", "consumer", "message_id", "cure", "trace_id", "span_id"];
 
@@ -86,7 +86,7 @@ fn settled(event: &Map<String, Value>) -> Settled {
     }
 }
 
-/// Formats a warning or an error: the message, its other fields, and the fix on a separate line.
+/// Formats a warning or an error: the text and the other fields of the log line, and the fix on a separate line.
 fn note(kind: &str, event: &Map<String, Value>) -> String {
     let others = event.iter().filter(|(name, value)| !COMMON.contains(&name.as_str()) && !value.is_null());
     let others: Vec<_> = others

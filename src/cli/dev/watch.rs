@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// Names of folders that tools write to. Changes in these folders do not count.
 const OF_TOOLS: [&str; 5] = ["target", "build", "dist", "node_modules", "__pycache__"];
 
-/// Endings of file names that builds and hosts write. Changes of these files do not count.
+/// Endings of the names of files that builds, hosts and editors write. Changes of files with these endings do not count.
 const WRITTEN: [&str; 6] = [".wasm", ".cwasm", ".db", ".db-wal", ".db-shm", "~"];
 
 /// Files to watch.
@@ -74,7 +74,7 @@ impl Changes {
     }
 
     /// Returns a changed file if this snapshot equals the previous one. An editor may write several files, or one file in several
-    /// steps. Waiting for two equal snapshots avoids reports in between.
+    /// steps. Waiting for two equal snapshots avoids a report before the editor has written everything.
     fn look(&mut self, now: Snapshot) -> Option<PathBuf> {
         let settled = now == self.last;
         self.last = now;
@@ -86,7 +86,8 @@ impl Changes {
         changed
     }
 
-    /// Replaces the watched files. Files that were watched before keep their last reported state.
+    /// Replaces the watched files. Files that were already watched before the call keep their last reported state, so that a
+    /// change since then is still reported.
     fn replace(&mut self, now: Snapshot) {
         let keep = |(path, stamp): (PathBuf, _)| {
             let stamp = self.known.get(&path).copied().unwrap_or(stamp);

@@ -52,8 +52,9 @@ impl Template {
     }
 }
 
-/// Returns the path of a template file in the project. In this repository, a file has the suffix `.template` if tools would
-/// otherwise process the file. The names of ignore files also lack their leading dot.
+/// Returns the path of a template file in the project. Removes the suffix `.template`, which a file has in this repository if
+/// tools would otherwise process the file. Adds the leading dot to the names of ignore files, which lack the dot in this
+/// repository.
 fn target(path: &str) -> String {
     match path.strip_suffix(".template") {
         Some(ignored) if ignored.ends_with("ignore") => format!(".{ignored}"),

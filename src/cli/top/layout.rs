@@ -3,13 +3,14 @@
 /// Number of lines above the table.
 pub(super) const TITLE: u16 = 2;
 
-/// Minimum height of the chart in lines, with its heading. A lower chart is left out.
+/// Minimum height of the chart in lines, with its heading. If fewer lines are available, the chart is left out.
 const LEAST_CHART: u16 = 3;
 
-/// Number of failures that are shown even if the list of consumers must then be cut.
+/// Number of latest failures that have priority over consumers: if not everything fits, the list of consumers is cut first.
 const LEAST_FAILURES: u16 = 2;
 
-/// Width up to which a consumer's name is shown whole. If the name does not fit, columns are left out first.
+/// Width up to which the name column has priority over expendable columns. If the screen is too narrow, expendable columns are
+/// left out before names are cut to less than this width.
 const LONG_NAME: usize = 16;
 
 /// Minimum width of the name column. Names are never cut to less.
@@ -32,8 +33,9 @@ pub(super) struct Plan {
     pub(super) chart: u16,
 }
 
-/// Decides how many lines of each section fit on a screen of this height. `there` contains the number of available lines.
-/// Consumers and the first failures have priority, then further failures, and then outcomes. The chart gets the remaining height.
+/// Decides how many lines of each section fit on a screen of this height. `there` contains the number of lines that each section
+/// has. The first failures and the consumers have priority, followed by further failures, and then by outcomes. The chart gets
+/// the remaining height.
 pub(super) fn plan(height: u16, there: Lines) -> Plan {
     let header = 1;
     let mut left = height.saturating_sub(TITLE + header);
@@ -55,7 +57,8 @@ pub(super) fn plan(height: u16, there: Lines) -> Plan {
 }
 
 /// Decides which columns fit side by side, with a space between them. Returns their indexes, and the width of the first column,
-/// which contains the names. `expendable` lists the columns that may be left out. Leaves out earlier ones first.
+/// which contains the names. `expendable` contains the indexes of the columns that may be left out, in the order in which they
+/// are left out.
 pub(super) fn columns(width: usize, widths: &[usize], expendable: &[usize]) -> (Vec<usize>, usize) {
     let name = widths.first().copied().unwrap_or_default();
     let mut kept: Vec<usize> = (0..widths.len()).collect();

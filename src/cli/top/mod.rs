@@ -176,7 +176,7 @@ impl Host {
         health::verdict(Ok(report), process::info(report.pid), Timestamp::now(), start_period)
     }
 
-    /// Returns a snapshot. Without metrics, also returns the reason.
+    /// Returns a snapshot of the host. If the snapshot has no metrics, also returns the reason.
     async fn look(&self, report: Report) -> (Look, Option<String>) {
         let scraped = match &self.metrics {
             Ok(url) => self.scrape(url).await,

@@ -26,7 +26,7 @@ pub(super) struct Row {
     pub(super) since: Duration,
     pub(super) busy: u32,
     pub(super) slots: Option<u32>,
-    /// Number of messages per second that ended between two reports.
+    /// Number of messages per second that ended between the two reports from which rates are computed.
     pub(super) rate: f64,
     /// Number of failed messages per second between the two reports.
     pub(super) failure_rate: f64,
@@ -34,7 +34,7 @@ pub(super) struct Row {
     pub(super) over: Duration,
     pub(super) processed: u64,
     pub(super) failed: u64,
-    /// Median duration of the handler between the two snapshots, in seconds. `p99` is the 99th percentile.
+    /// Median duration of the handler calls that ended between the two snapshots, in seconds. `p99` is the 99th percentile.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     pub(super) visible: Option<f64>,
@@ -53,9 +53,9 @@ pub(super) struct Row {
 /// frequent than writes. Therefore, a rate covers the time between two reports, and does not change until the next report.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    /// First snapshot with the report before the last one.
+    /// First snapshot that contains the second-to-last report.
     before: Option<Look>,
-    /// First snapshot with the last report.
+    /// First snapshot that contains the last report.
     last: Option<Look>,
 }
 
@@ -131,7 +131,7 @@ fn state(consumer: &ConsumerReport) -> &'static str {
     }
 }
 
-/// Returns the observations in a histogram between two snapshots.
+/// Returns the buckets of a histogram with only the observations that were made between two snapshots.
 fn since(before: &[(f64, f64)], now: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let counted = |bound: f64| before.iter().find(|(known, _)| *known == bound).map_or(0.0, |(_, count)| *count);
     now.into_iter().map(|(bound, count)| (bound, (count - counted(bound)).max(0.0))).collect()

@@ -31,7 +31,7 @@ const HISTORY: usize = 300;
 pub(super) struct History(VecDeque<u64>);
 
 impl History {
-    /// Adds a snapshot. Stores the highest 99th percentile of all its consumers.
+    /// Adds a snapshot to the history. Stores only the highest 99th percentile of all consumers in the snapshot.
     pub(super) fn push(&mut self, rows: &[Row]) {
         let highest = rows.iter().filter_map(|row| row.p99).fold(0.0, f64::max);
         if self.0.len() == HISTORY {
@@ -53,7 +53,7 @@ pub(super) struct Title<'a> {
     /// Verdict of the health check, with its reasons.
     pub(super) verdict: &'a str,
     pub(super) healthy: bool,
-    /// Reason why no metrics are available, if so.
+    /// Reason why no metrics are available. `None`: metrics are available.
     pub(super) without: Option<&'a str>,
 }
 
@@ -209,7 +209,7 @@ fn cut(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Draws the whole screen. If lines of a section do not fit, leaves them out and says so.
+/// Draws the whole screen. If some lines of a section do not fit, leaves these lines out, and shows that lines are missing.
 pub(super) fn draw(frame: &mut Frame<'_>, title: &Title<'_>, rows: &[Row], history: &History) {
     let told: Vec<_> = rows.iter().filter_map(outcomes).collect();
     let failed: Vec<_> = last_failures(rows).iter().map(|failure| failure.line(Some(MAX_ID))).collect();
@@ -244,7 +244,8 @@ fn heading<'a>(text: String) -> Block<'a> {
     Block::new().borders(Borders::TOP).title(format!(" {text} "))
 }
 
-/// Returns the first `shown` lines of a section. If the section has more lines, the heading says so.
+/// Returns the first `shown` lines of a section. If the section has more than `shown` lines, the heading says how many lines are
+/// shown.
 fn section<'a>(name: &str, lines: &'a [String], shown: u16) -> Paragraph<'a> {
     let shown = usize::from(shown);
     let name = if shown < lines.len() { format!("{name} ({shown} of {})", lines.len()) } else { name.to_owned() };
