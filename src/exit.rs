@@ -17,10 +17,10 @@ pub enum Exit {
     BadConfig = 64,
     /// A handler cannot be loaded.
     BadHandler = 65,
-    /// At the start, a queue cannot be reached or denies access, or the location of a handler cannot be reached.
+    /// When the command starts, a queue cannot be reached or denies access, or the location of a handler cannot be reached.
     QueueUnreachable = 69,
-    /// A bug in hostler, or a failure of the machine. Also: a result could not be written to standard output, or a limit of the
-    /// process (`ulimit`) leaves too little.
+    /// A bug in hostler, or a failure of the machine. Also used if a result could not be written to standard output, or if a
+    /// limit of the process (`ulimit`) is too low.
     Internal = 70,
     /// A processing timeout occurred with `on_processing_timeout = "exit"`.
     ProcessingTimeout = 71,
@@ -44,7 +44,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Creates a failure with this exit code and message.
+    /// Creates a failure that ends the command with this exit code and message.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
         Self { exit, message: message.to_string() }
     }

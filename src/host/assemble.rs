@@ -15,8 +15,9 @@ use hostler_telemetry::traces;
 use hostler_types::channel::Channel;
 use hostler_wasm::{Definition, Dir, Grants, Loaded, Pool, Source};
 
-/// Number of sandboxes that each consumer has in addition to those of its slots. The `state-changed` hook needs one. The others
-/// cover the time in which an ending sandbox overlaps with its successor. Unused sandboxes cost only address space.
+/// Number of sandboxes that each consumer has in addition to those of its slots. The `state-changed` hook needs one of these
+/// sandboxes. The others are used while a sandbox is still ending and its successor already runs. Unused sandboxes cost only
+/// address space.
 const SPARE_SANDBOXES: u32 = 4;
 
 /// Returns the settings of a consumer. `drain` is the time from the start of a shutdown until the host stops the remaining work.
@@ -61,8 +62,7 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     }
 }
 
-/// Returns the channels that a consumer sends to. Leaves out channels that exist anyway, because a consumer of the config
-/// consumes them.
+/// Returns the channels that a consumer sends to. Leaves out channels that exist anyway because of a consumer in the config.
 pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel> {
     let is_made = |channel: &Channel| {
         config.consumers.iter().any(|other| {

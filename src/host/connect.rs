@@ -9,19 +9,20 @@ use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{Broker, Change, Finding, Provisioner, Queue, QueueError};
 use hostler_types::channel::Channel;
 
-/// Returns the absolute form of a path. If the form cannot be determined, returns the path unchanged.
+/// Returns the absolute form of a path. If the absolute form cannot be determined, returns the path unchanged.
 pub fn full(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns the path of the queue file if the file does not exist yet. A command then warns the user, who may have meant another
-/// folder.
+/// Returns the path of the queue file if the file does not exist yet. In that case, a command warns the user, who may have meant
+/// a queue file in another folder.
 pub fn file_to_come(config: &Config) -> Option<&Path> {
     driver(config).file(config).map(|file| file.path).filter(|path| !path.exists())
 }
 
-/// Creates the missing queues of every channel that the config consumes. From then on, sent messages reach the consumers. Does
-/// nothing if the driver does not create missing resources on use. A producer then needs no rights to other queues.
+/// Creates the missing queues of every channel that the config consumes. After this call, messages that are sent to these
+/// channels reach the consumers. Does nothing if the driver does not create missing resources on use. With such a driver, a
+/// producer needs no rights to queues that it does not send to.
 ///
 /// # Errors
 /// Returns the error of a channel that cannot be created. If several fail, returns the error of the first one in the config.
@@ -36,8 +37,8 @@ pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(
     side_by_side(declaring).await.into_iter().try_for_each(|declared| declared.ok_or_else(stopping)?)
 }
 
-/// Returns the reasons why a consumer cannot send to its reply channel or its granted channels. Empty if the driver creates
-/// missing channels when it sends.
+/// Returns the reasons why a consumer cannot send to its reply channel or its granted channels. The result is empty if the driver
+/// creates missing channels when it sends a message.
 ///
 /// # Errors
 /// The lookup failed for another reason than a refusal by the service. For example, the service cannot be reached.

@@ -1,8 +1,8 @@
 //! Refuses dangerous grants at the start: access to the kernel's own files, and write access to files that hostler reads.
 //!
-//! Compiled code runs outside the sandbox. The config defines the rights of guests. A file next to the health file pauses a
-//! consumer. A guest that can write to any of these files could gain all rights of hostler. Therefore, no setting permits such a
-//! grant.
+//! Compiled code runs outside the sandbox. The config defines the rights of guests. A guest that can create files next to the
+//! health file can pause a consumer. A guest that can write to any of these files could gain all rights of hostler. Therefore, no
+//! setting permits such a grant.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,8 @@ struct Protected {
     /// Config key of the path, or a description if no key exists.
     key: String,
     path: PathBuf,
-    /// Set if guests must not write to the contents of the path either. Granted folders inside the path are then refused too.
+    /// Set if guests must not write to files or folders inside this path either. In that case, a grant of a folder inside the
+    /// path is refused too.
     is_whole: bool,
     /// Consequence of a write by a guest, for the error text.
     harm: &'static str,
@@ -126,7 +127,8 @@ fn in_layers(at: &Located, mounts: &Mounts, which: Which) -> Vec<Located> {
     overlays::others(&at.trail, mounts, which).iter().map(|path| Located::find(path, mounts)).collect()
 }
 
-/// Returns the error text for a granted writable folder. Used if the mounts do not show where the root folder of this process is.
+/// Returns the error text for a granted writable folder. Used if hostler cannot check the grant, because the mounts do not show
+/// where the root folder of this process is.
 fn unknown_root(Granted { consumer, dir, .. }: &Granted<'_>) -> String {
     format!(
         "consumers.{consumer}.allow.dirs lets guests write to `{}`, but the mounts of this process do not say where its root folder \

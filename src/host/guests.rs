@@ -1,9 +1,9 @@
 //! Runtimes of guests. Each consumer with granted folders has its own set of runtimes. All other consumers share one set.
 //!
-//! After a thread has been restricted to certain files, the thread can never access others. Therefore, consumers with folders do
-//! not share threads. Even native code of a guest on such a thread cannot access the folders of another consumer. A file
-//! operation that hangs blocks its thread until the process ends. The blocked thread belongs to one consumer, so other consumers
-//! lose no thread.
+//! After a thread has been restricted to certain files, the thread can never access any other files. Therefore, consumers with
+//! folders do not share threads. Even native code of a guest on such a thread cannot access the folders of another consumer. A
+//! file operation that hangs blocks its thread until the process ends. The blocked thread belongs to one consumer, so other
+//! consumers lose no thread.
 
 use std::io;
 
@@ -13,17 +13,18 @@ use super::resources::{Machine, SLOTS, Threads, TooFewProcesses};
 use hostler_config::{Config, Consumer};
 use hostler_handler::{Beyond, Pools};
 
-/// Number of guest polls between two checks of timers and connections in the fast pool. Each poll can last one epoch tick.
-/// Meanwhile, deadlines of hooks and timers of guests are late. In this pool, few polls last that long. A check costs a tenth of
-/// the work of a small guest.
+/// Number of guest polls between two checks of timers and connections in the fast pool. Each poll can last up to one epoch tick,
+/// and until the next check, deadlines of hooks and timers of guests are delayed. In the fast pool, few polls last a whole tick.
+/// More frequent checks would be expensive, because a check costs a tenth of the work of a small guest.
 const FAST_POLLS_PER_LOOK: u32 = 16;
 
-/// Number of guest polls between two checks in the background pool. In this pool, every poll lasts a whole epoch tick.
+/// Number of guest polls between two checks of timers and connections in the background pool. The number is lower than that of
+/// the fast pool, because every poll in the background pool lasts a whole epoch tick.
 const BACKGROUND_POLLS_PER_LOOK: u32 = 4;
 
-/// Maximum number of file threads of each runtime of a consumer with folders, unless the consumer has more slots than this. Such
-/// a consumer gets one file thread per slot. More threads would not make a disk faster. The maximum limits the number of threads
-/// that hanging file operations can block.
+/// Maximum number of file threads of each runtime of a consumer with folders. A consumer with more slots than this number gets
+/// one file thread per slot instead. More threads would not make a disk faster. The maximum limits the number of threads that
+/// hanging file operations can block.
 const FILES: usize = 64;
 
 /// All runtimes on which guests run.
@@ -116,8 +117,8 @@ fn has_folders(consumer: &Consumer) -> bool {
     !consumer.allow.dirs.is_empty()
 }
 
-/// Returns the thread counts for the set of a single consumer. More guest threads than slots, plus one for the `state-changed`
-/// hook, would be idle.
+/// Returns the thread counts for the set of a single consumer. The set needs at most one guest thread per slot and one for the
+/// `state-changed` hook. Further guest threads would be idle.
 fn of_one(consumer: &Consumer, threads: Threads) -> Threads {
     let slots = consumer.concurrency.unwrap_or(SLOTS).saturating_add(1);
     Threads {

@@ -39,8 +39,8 @@ pub async fn definitions(
     consumers.iter().map(define).collect()
 }
 
-/// Returns all values, or one failure if any result is an error. The failure has the exit code of the first permanent error. If
-/// all errors may be temporary, the failure has the exit code of the first error.
+/// Returns the values of all results. If any result is an error, returns a single failure instead. The failure has the exit code
+/// of the first permanent error. If all errors may be temporary, the failure has the exit code of the first error.
 ///
 /// # Errors
 /// One failure with the texts of all errors.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::located::{Identity, identity};
 
-/// Maximum number of directory entries that a search examines. A search starts only if a protected file has several names, which
-/// is rare. Granted folders with this many entries are rarer still.
+/// Maximum number of directory entries that a search examines. The maximum is rarely reached: a search starts only if a protected
+/// file has several names, which is rare, and granted folders with this many entries are even rarer.
 const MOST: usize = 100_000;
 
 /// Result of a search for another name of a file.

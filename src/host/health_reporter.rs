@@ -1,5 +1,6 @@
-//! Health reporter. Writes the health file at every change of state, and otherwise more than once per [`TICK`]. At each write,
-//! also checks for files next to the health file by which operators pause a consumer or send a request.
+//! Health reporter. Writes the health file after every change of a consumer's state. Without changes, writes the file more than
+//! once per [`TICK`]. At each write, also checks for files next to the health file. With these files, operators pause a consumer
+//! or send a request.
 
 use std::io;
 use std::path::Path;
@@ -18,10 +19,11 @@ use hostler_health::{
     self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rival, Rivals, TICK,
 };
 
-/// Minimum interval between two reports after changes of state. A busy consumer can change its state thousands of times a second.
+/// Minimum interval between two reports that are caused by changes of a consumer's state. A busy consumer can change its state
+/// thousands of times a second.
 const SPACING: Duration = Duration::from_millis(50);
 
-/// Minimum interval between two checks for paused consumers.
+/// Minimum interval between two checks for the pause files of consumers.
 const LOOKING: Duration = Duration::from_millis(500);
 
 /// Maximum time to wait for the last write at the end of the process. A hanging file system must not keep the process alive.
@@ -52,8 +54,8 @@ pub(super) struct HealthReporter {
 }
 
 impl HealthReporter {
-    /// Checks for paused consumers, starts the health thread, and sends the first report. The check comes first. Therefore, a
-    /// consumer that is paused at the start receives no message. Must be called within the control runtime.
+    /// Checks for paused consumers, starts the health thread, and sends the first report. Because the check comes first, a
+    /// consumer that is already paused when the host starts receives no message. Must be called within the control runtime.
     pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
         let file = HealthFile::new(path);
         warn_of_another_host(path);

@@ -19,8 +19,8 @@ use hostler_telemetry::metrics::{
 };
 use hostler_types::channel::Channel;
 
-/// Interval between two counts of the queues, short enough for autoscaling. On SQS, the calls for one channel cost a few cents
-/// per month.
+/// Interval between two counts of the queues, short enough for autoscaling. On SQS, the calls that count the messages of one
+/// channel cost a few cents per month.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// Maximum duration of one count.
@@ -112,7 +112,7 @@ pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>
 }
 
 /// Counts the messages of each queue at intervals, forever. Reads each queue by a separate call. Therefore, an unreadable queue
-/// does not affect the counts of others.
+/// does not affect the counts of the other queues.
 async fn look(service: Arc<dyn Admin>, queues: Vec<(Channel, ConsumerMetrics)>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,5 +1,5 @@
-//! Runtime that fetches and loads handlers. Stops before any guest runs, because its threads have access rights that guests must
-//! not have.
+//! Runtime that fetches and loads handlers. The runtime stops before any guest runs, because the runtime's threads have access
+//! rights that guests must not have.
 
 use std::io;
 

@@ -1,6 +1,6 @@
 //! A path with the data that is needed to detect an overlap with another path: the directory entries that lead to the path, the
-//! file systems that contain the entries, and the identities of the folders above the entries. Each of these three finds overlaps
-//! that the others miss.
+//! file systems that contain the entries, and the identities of the folders above the entries. Each of these three kinds of data
+//! detects overlaps that the other two kinds do not detect.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a folder that contains `data/deep`, `shut`, and a file in `shut`.
+    /// Creates a folder that contains the folders `data/deep` and `shut`, and a file in `shut`.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let real = root.path().canonicalize().unwrap();

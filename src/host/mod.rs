@@ -65,11 +65,12 @@ use loading::Loading;
 use resources::{FilePlan, Machine, Threads};
 use signals::Signals;
 
-/// Maximum part of `shutdown_grace` that is reserved for settling. At the start of this part, hostler stops the remaining work,
-/// and then settles its messages. The part is at most a fifth of the grace.
+/// Maximum time at the end of `shutdown_grace` that is reserved for settling. At the start of this time, hostler stops the
+/// handlers that still run, and then settles their messages. The reserved time is also at most a fifth of `shutdown_grace`.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// Maximum time to wait for the export of the last spans at the end of the process. The wait also ends with the grace.
+/// Maximum time to wait for the export of the last spans at the end of the process. The wait ends earlier if `shutdown_grace`
+/// ends earlier.
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// Returns a token that the first SIGTERM or SIGINT cancels. The first signal also prints a notice on standard error. The second
@@ -92,7 +93,7 @@ pub fn exit_without_memory() {
     signals::exit_without_memory(Exit::Internal as u8);
 }
 
-/// Returns the time from the start of a drain until the host stops the remaining work.
+/// Returns the time from the start of a drain until the host stops the handlers that still run.
 fn until_stop(grace: Duration) -> Duration {
     grace - SETTLING.min(grace / 5)
 }
@@ -155,7 +156,7 @@ fn logged(failure: &Failure) -> Exit {
     failure.exit
 }
 
-/// Final message after a panic. The panic itself has been reported before.
+/// Last message of the process after a panic. The message of the panic itself precedes this message.
 pub const PANICKED: &str = "a bug in hostler ended the process; please report the message above";
 
 fn internal(error: impl std::fmt::Display) -> Failure {

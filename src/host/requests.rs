@@ -2,7 +2,7 @@
 //! consumers.
 //!
 //! Runs on the health thread, because the control thread must not wait for files. A consumer answers as soon as its event loop
-//! wakes. This takes microseconds unless the control thread hangs.
+//! wakes, which takes microseconds unless the control thread hangs.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -14,8 +14,9 @@ use hostler_health::{Answer, CancelResult, MessageReport, Question, Report, Requ
 /// Minimum interval between two checks for requests.
 const LOOKING: Duration = Duration::from_millis(500);
 
-/// Maximum time to wait for the consumers per check. The health file is not written meanwhile. Nothing is lost: only a control
-/// thread that hangs takes this long, and it creates no reports.
+/// Maximum time to wait for the answers of consumers during one check for requests. The health thread does not write the health
+/// file during this wait. No report is delayed by the wait, because answers take this long only if the control thread hangs, and
+/// a control thread that hangs creates no reports.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Takes requests from their folder, and answers them.
@@ -38,7 +39,8 @@ impl RequestDesk {
         Self { requests: Requests::beside(health_file), consumers, looked_at: None, is_failing: false }
     }
 
-    /// Answers the requests that are addressed to this host. `own` is the last report of this host, and identifies it.
+    /// Answers the requests that are addressed to this host. `own` is the last report of this host. The report identifies the
+    /// host.
     pub(super) fn look(&mut self, own: &Report) {
         if self.looked_at.is_some_and(|at| at.elapsed() < LOOKING) {
             return;

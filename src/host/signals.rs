@@ -20,12 +20,12 @@ use hostler_telemetry::Verbosity;
 pub(super) struct Signals {
     /// Cancelled by the first SIGTERM or SIGINT.
     pub(super) drain: CancellationToken,
-    /// Log level to change. Unset until logging is set up.
+    /// Handle through which signals change the log level. Unset until logging is set up.
     verbosity: Arc<OnceLock<Verbosity>>,
 }
 
-/// Makes a write beyond the file size limit (`ulimit -f`) fail with EFBIG. Without a handler, SIGXFSZ would end the process. A
-/// guest that writes a large file would then stop all other consumers. Child programs keep the default action.
+/// Makes a write beyond the file size limit (`ulimit -f`) fail with EFBIG. Without a handler, SIGXFSZ would end the process. In
+/// that case, a guest that writes a large file would stop all consumers. Child programs keep the default action.
 pub(super) fn outlive_size_limit() {
     // Any handler prevents the default action. If the handler cannot be installed, the default action remains.
     let _ = flag::register(SIGXFSZ, Arc::default());

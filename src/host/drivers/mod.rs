@@ -55,7 +55,7 @@ pub trait QueueDriver: Send + Sync + 'static {
     /// Returns the value of `messaging.system`, as defined by OpenTelemetry's semantic conventions.
     fn system(&self) -> &'static str;
 
-    /// Returns the file that stores the queue. Guests may not access the file. The hardened process may. `None`: the driver
+    /// Returns the file that stores the queue. The hardened process may access the file, but guests may not. `None`: the driver
     /// stores no file.
     fn file<'a>(&self, config: &'a Config) -> Option<QueueFile<'a>> {
         let _ = config;
@@ -78,7 +78,7 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
-    /// Returns true if a peek receives the messages. Each receive counts as a delivery attempt.
+    /// Returns true if a peek receives the messages that it shows. Each receive counts as a delivery attempt of the message.
     fn receives_to_look(&self) -> bool {
         false
     }
@@ -89,7 +89,7 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
-    /// Returns advice to append to the text of a refused receive.
+    /// Returns advice that the error text of a refused receive ends with.
     fn cure_of_a_refusal(&self) -> &'static str {
         ""
     }
@@ -114,7 +114,7 @@ pub struct QueueFile<'a> {
     pub companions: &'static [&'static str],
 }
 
-/// Returns the driver that the config names. If this build lacks the driver, returns a stand-in. Its connections fail.
+/// Returns the driver that the config names. If this build lacks the driver, returns a stand-in whose connections fail.
 pub fn driver(config: &Config) -> &'static dyn QueueDriver {
     let named = config.queue.driver;
     DRIVERS.iter().find(|(word, _)| *word == named).map_or(&Absent, |(_, driver)| *driver)

@@ -10,8 +10,8 @@ use hostler_config::Config;
 use hostler_queue::{ChannelSpec, Inventory, Listing, ManagedQueue, QueueError, tag};
 use hostler_types::channel::Channel;
 
-/// Inventory of a service without tags. Every queue counts as managed by hostler. Tags of a queue are those of its consumer in
-/// the config.
+/// Inventory of a service without tags. Every queue counts as managed by hostler. The tags of a queue are computed from its
+/// consumer in the config.
 pub(super) struct Untagged {
     config: Config,
     specs: Vec<ChannelSpec>,

@@ -11,7 +11,7 @@ use hostler_types::error_chain::with_causes;
 /// Maximum length of an answer in bytes. The client ignores the bytes beyond this length.
 const LONGEST_ANSWER: usize = 1024 * 1024;
 
-/// Maximum number of characters of an unexpected answer that an error text contains.
+/// Maximum number of characters that an error text quotes from an unexpected answer.
 const SHOWN: usize = 100;
 
 /// Request to change the scale-in protection.
@@ -57,7 +57,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// Returns the kind of the fault, for callers that log only changes.
+    /// Returns the kind of the fault, for callers that log a fault only if its kind differs from the previous fault.
     pub(super) fn kind(&self) -> &str {
         match self {
             Self::Unreachable(_) => "unreachable",
@@ -68,7 +68,7 @@ impl Fault {
         }
     }
 
-    /// Returns true if the call certainly changed nothing.
+    /// Returns true if the failed call certainly did not change the protection of the task.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Throttled(_) | Self::Refused { .. })
     }

@@ -38,7 +38,7 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum duration of one attempt to read the metadata. The endpoint can be slow while the task starts.
 const METADATA_TRY: Duration = Duration::from_millis(900);
 
-/// Delay after the first failed attempt. The delay doubles with each attempt.
+/// Delay after the first failed attempt to read the metadata. The delay doubles with each further attempt.
 const METADATA_PAUSE: Duration = Duration::from_millis(100);
 
 /// Addresses of the agent, as ECS sets them in the environment of containers.
@@ -98,7 +98,8 @@ impl Ecs {
     }
 }
 
-/// Returns the maximum time for which a message can be in hand. Adds processing, one lease for settling, and the drain.
+/// Returns the maximum time for which a message can be in hand. The result is the sum of the processing timeout, one lease for
+/// settling, and the duration of the drain.
 fn longest(config: &Config) -> Duration {
     let spans = config.consumers.iter().map(|consumer| consumer.processing_timeout.saturating_add(consumer.lease));
     spans.max().unwrap_or_default().saturating_add(config.host.shutdown_grace)

@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use super::agent::Call;
 use hostler_types::Backoff;
 
-/// Delay between the end of the last message and the removal of the protection. Because of the delay, a steady trickle of
-/// messages causes no calls. Changes of state cause at most 12 calls a minute. Services scale in within minutes, so ten seconds
-/// matter little.
+/// Delay between the end of the last message in hand and the removal of the protection. Because of the delay, single messages at
+/// short intervals cause no calls. Changes between protected and idle cause at most 12 calls a minute. Services scale in within
+/// minutes, so ten seconds matter little.
 pub(super) const LINGER: Duration = Duration::from_secs(10);
 
 /// Minimum and maximum duration of a protection in minutes (ECS guide, "Task scale-in protection endpoint").
@@ -84,7 +84,7 @@ pub(super) struct Machine {
     /// Number of consecutive failed calls.
     failures: u32,
     rest_until: Option<Instant>,
-    /// Set after a call has failed since the drain. No time remains for another call.
+    /// Set if a call has failed after the end of the drain. In that case, no time remains for another call.
     gave_up: bool,
 }
 
@@ -195,7 +195,7 @@ mod tests {
             Self { machine: Machine::new(4, now), now }
         }
 
-        /// Returns a machine that is busy and protected. In the test, the first call takes no time.
+        /// Returns a machine that is busy and protected. The call that started the protection took no time.
         fn protected() -> Self {
             let mut bench = Self::new();
             assert_eq!(bench.take(Event::Busy), PROTECT);

@@ -87,7 +87,8 @@ const AWS_FILES: [&str; 4] = [
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
 ];
 
-/// Folders that contain much else. Permission to access a file in one of these folders does not extend to the folder.
+/// Folders that also contain files of other programs. A permission to access a file in one of these folders never covers the
+/// whole folder.
 const SHARED: [&str; 8] = ["/", "/etc", "/tmp", "/var/tmp", "/run", "/var/run", "/root", "/home"];
 
 /// Resolves the symbolic links of a path.
@@ -194,8 +195,8 @@ fn aws(environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Vec<R
     rules
 }
 
-/// Returns the folder of a file that other programs renew by replacing it. If the folder contains much else, returns the file
-/// itself.
+/// Returns the folder of a file that other programs renew by replacing it. If the folder is in [`SHARED`], is the home folder, or
+/// is the working directory, returns the file itself.
 fn renewed(file: &Path, home: Option<&Path>) -> PathBuf {
     let folder = folder_of(file);
     let is_shared = SHARED.iter().any(|shared| folder == Path::new(shared)) || Some(folder.as_path()) == home;

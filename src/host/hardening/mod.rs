@@ -37,7 +37,7 @@ use hostler_config::{Config, HardeningMode};
 const KERNEL_CURE: &str = "run on Linux 6.2 or newer with Landlock, and let the container's seccomp profile allow landlock_* \
                            and seccomp";
 
-/// Looks up an environment variable that names a file.
+/// Function that returns the file that an environment variable names.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
 
 /// Restrictions in force, and further restrictions for the threads of guests.
@@ -107,7 +107,8 @@ impl Hardening {
         Some((hardening, decision))
     }
 
-    /// Returns the value of a result. Records an error as a fault.
+    /// Returns the value of a result. `None`: the result is an error, which this function has recorded as a fault of the
+    /// hardening.
     fn heeding<T>(&mut self, what: &str, result: std::result::Result<T, impl std::fmt::Display>) -> Option<T> {
         result.map_err(|error| self.faults.push(format!("{what}: {error}"))).ok()
     }

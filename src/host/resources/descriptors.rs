@@ -20,13 +20,15 @@ const RESERVE_PER_SET: u64 = 12;
 /// Number of descriptors that each consumer needs for its connections: for receives, heartbeats and settlements.
 const RESERVE_PER_CONSUMER: u64 = 16;
 
-/// Number of files per sandbox with folders below which the host logs a warning at the start.
+/// Threshold for a warning: if a sandbox with folders may have fewer files open than this number, the host logs a warning at the
+/// start.
 const COMFORTABLE: usize = 32;
 
 /// Minimum number of files that a sandbox with folders may have open. Applies even if the limit of the process is very low.
 const LEAST: usize = 4;
 
-/// Maximum value to which hostler raises the limit of open files. No config needs a higher limit, and some systems have none.
+/// Maximum value to which hostler raises the limit of open files. Needed because some systems would permit an unlimited number,
+/// but no config needs more than this value.
 const ENOUGH: u64 = 1 << 20;
 
 /// Raises the limit of open files as far as the process itself may raise it.
@@ -43,7 +45,7 @@ pub(super) fn raise_descriptors() {
     }
 }
 
-/// Returns the raised limit. `None`: the current limit is not lower.
+/// Returns the limit to set instead of the current limit. `None`: the current limit cannot or need not be raised.
 fn raised(now: &Rlimit) -> Option<Rlimit> {
     let to = now.maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
     let is_lower = now.current.is_some_and(|current| current < to);
@@ -61,8 +63,8 @@ pub struct Handles {
     pub origins: u64,
 }
 
-/// Plan for the number of files that each sandbox may have open. With this number, all sandboxes together leave the host its
-/// reserve.
+/// Plan for the number of files that each sandbox may have open. With this number, all sandboxes together leave enough
+/// descriptors for the reserve of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilePlan {
     /// Maximum number of open files per sandbox with folders.

@@ -22,8 +22,8 @@ const STACK: u64 = MIB / 2;
 /// Minimum address space in bytes: for the program, its heap, and the stacks of its threads.
 const ADDRESSES: u64 = 256 * MIB;
 
-/// Minimum address space in bytes for a command that loads handlers. If possible, the allocator reserves another GiB besides the
-/// sandbox.
+/// Minimum address space in bytes for a command that loads handlers. If possible, the allocator reserves another GiB in addition
+/// to the addresses of a sandbox.
 const ADDRESSES_FOR_HANDLERS: u64 = SANDBOX_ADDRESSES + 1536 * MIB;
 
 /// Minimum data segment limit (`ulimit -d`) in bytes.
@@ -59,8 +59,8 @@ impl Purpose {
     }
 }
 
-/// Checks that the memory limits of the process are high enough for [`Purpose::check_limits`]. Allocates nothing. Otherwise, the
-/// kernel could refuse an allocation and end the process before the check.
+/// Checks that the memory limits of the process are high enough for [`Purpose::check_limits`]. Allocates no memory, because the
+/// kernel could refuse an allocation, which would end the process before the check.
 ///
 /// # Errors
 /// Exit code 70 if a limit is too low. Writes the limit that hostler needs, and the fix, to standard error.

@@ -28,10 +28,11 @@ const MIB: u64 = 1 << 20;
 /// is for log lines and for the allocator.
 pub const HOST: u64 = 40 * MIB;
 
-/// Number of slots of a consumer without `concurrency`. Fewer if the memory is too small.
+/// Number of slots of a consumer without `concurrency`. The consumer gets fewer slots if the memory is too small for this number.
 pub const SLOTS: usize = 16;
 
-/// Memory of each sandbox in bytes, for a consumer without `limits.memory`. Less if the memory is too small.
+/// Memory of each sandbox in bytes, for a consumer without `limits.memory`. The sandboxes get less memory if the memory limit is
+/// too low for this size.
 pub const MEMORY: u64 = 128 * MIB;
 
 /// Minimum memory of a sandbox in bytes if a consumer has several slots. If [`FIRST_SLOTS`] slots of this size do not fit, the
@@ -106,7 +107,8 @@ impl Demand {
         footprint(memory).saturating_add(if self.http { HTTP_FOOTPRINT } else { 0 })
     }
 
-    /// Returns the maximum cost of one slot in bytes. Rounds each term of the sum up to whole MiB. Users can then verify the sum.
+    /// Returns the maximum cost of one slot in bytes. Rounds each term of the sum up to whole MiB, so that users can verify the
+    /// sum.
     pub(super) fn slot(&self, memory: u64) -> u64 {
         let output = self.output.saturating_mul(2);
         whole(self.sandbox(memory).saturating_mul(self.sandboxes()).saturating_add(MESSAGE).saturating_add(output))
@@ -132,7 +134,8 @@ impl Demand {
         self.cost(self.slots.unwrap_or(SLOTS), self.memory.unwrap_or(MEMORY))
     }
 
-    /// Returns the best number of slots, and the best memory per sandbox, for `bytes`. `bytes` must be enough for the minimum.
+    /// Returns the best number of slots, and the best memory per sandbox, whose cost is at most `bytes`. `bytes` must be enough
+    /// for the minimum that [`Self::least`] returns.
     fn fit(&self, bytes: u64) -> (usize, u64) {
         let memory = self.memory.unwrap_or_else(|| match self.slots {
             Some(slots) => self.largest(slots, bytes, LEAST).unwrap_or(LEAST),

@@ -1,4 +1,5 @@
-//! Computes the number of threads of each pool. The numbers leave enough threads for everything that starts later.
+//! Computes the number of threads of each pool. The numbers leave enough threads of the process limit for everything that starts
+//! after the pools.
 
 use std::fmt;
 
@@ -47,9 +48,9 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Returns the sizes that fit the machine. `sets` is the requested number of sets of guest runtimes. Subtracts hostler's
-    /// other threads from the process limit. Each pool gets at most an equal part of the remainder. With one set, this is a
-    /// seventh.
+    /// Returns the sizes that fit the machine. `sets` is the requested number of sets of guest runtimes. Subtracts the threads of
+    /// hostler that are outside the pools from the process limit. Each pool gets at most an equal part of the remaining threads.
+    /// With one set, the part is a seventh.
     pub fn of(machine: &Machine, sets: usize) -> Self {
         let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
         let sets = if TooFewProcesses::of(machine, sets).is_none() { sets.max(1) } else { 1 };

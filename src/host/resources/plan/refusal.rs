@@ -25,7 +25,8 @@ impl Refusal {
         Self { limit: limit.clone(), demands: demands.to_vec(), host, code, needed }
     }
 
-    /// Returns fixes: changes to the consumer with the largest demand, and a higher limit. Each fix is sufficient by itself.
+    /// Returns fixes for the operator: changes to the settings of the consumer with the largest demand, and a higher memory
+    /// limit. Each fix is sufficient by itself.
     fn cures(&self) -> Vec<String> {
         let cost = |demand: &Demand| {
             let (slots, memory) = demand.least();
