@@ -116,7 +116,8 @@ pub struct Machine {
     /// Set if the processing-timeout hook has decided.
     hook_decided: bool,
     replies: bool,
-    /// Set if the reply is large, so that the delivery holds its slot until the reply is sent.
+    /// Set if the reply is larger than [`LARGE_REPLY`]. In that case, the delivery holds its slot until the reply is
+    /// sent.
     large_reply: bool,
     jitter: f64,
 }
@@ -242,8 +243,8 @@ impl Machine {
         self.is_not_due
     }
 
-    /// Returns `true` if the delivery reached its processing timeout without a decision by the hook. The
-    /// `on_processing_timeout` setting then applies.
+    /// Returns `true` if the delivery reached its processing timeout without a decision by the hook. In that case, the
+    /// `on_processing_timeout` setting applies.
     pub fn timed_out_undecided(&self) -> bool {
         matches!(self.outcome, Some(Outcome::TimedOut(_))) && !self.hook_decided
     }

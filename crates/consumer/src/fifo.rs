@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// Holds back all deliveries of a group except the first, the head. `I` identifies a delivery.
+/// Holds back all received deliveries of a group except the oldest one, which is the head of the group. `I` identifies
+/// a delivery.
 #[derive(Debug, Default)]
 pub struct Gate<I> {
     groups: HashMap<String, VecDeque<I>>,

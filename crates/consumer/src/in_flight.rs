@@ -46,7 +46,7 @@ pub struct InFlight {
     pub age: Duration,
     /// Time until the processing timeout. Zero after the timeout.
     pub time_left: Duration,
-    /// Time until the lease ends, unless the lease is extended before. Zero after the end of the lease.
+    /// Time until the lease ends if the lease is not extended. Zero after the end of the lease.
     pub lease_left: Duration,
 }
 

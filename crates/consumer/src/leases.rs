@@ -2,7 +2,7 @@
 //!
 //! A deadline is a time of the monotonic clock: the start of the call that set the lease, plus the lease duration, less
 //! a margin for stopping a guest. A deadline moves only when the queue confirms the extension of that lease. Therefore,
-//! a lease ends here before it ends at the queue.
+//! the deadline of a lease passes before the lease ends at the queue.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ use hostler_queue::{LeaseError, LeaseHandle};
 const RETRY_FRACTION: u32 = 10;
 
 /// Divisor of the lease duration. The quotient is the safety margin, limited to the range from [`MIN_MARGIN`] to
-/// [`MAX_MARGIN`]. A lease counts as lost one margin before its end, because the guest must end before another receiver
-/// can get the message.
+/// [`MAX_MARGIN`]. A lease counts as lost when only this margin is left before its end, because the guest must end
+/// before another receiver can get the message.
 const MARGIN_FRACTION: u32 = 20;
 /// Minimum margin: stopping a guest takes up to 50 ms and an epoch tick of 10 ms.
 const MIN_MARGIN: Duration = Duration::from_millis(100);

@@ -161,8 +161,8 @@ pub struct Summary {
 }
 
 impl Consumer {
-    /// Runs the consumer until `phase` requests a drain. Then returns after every delivery is settled or has lost its
-    /// lease. If the queue refuses all receives from the start, returns early: see [`Summary::refused`].
+    /// Runs the consumer until `phase` requests a drain. After the request, returns when every delivery is settled or
+    /// has lost its lease. If the queue refuses all receives from the start, returns early: see [`Summary::refused`].
     ///
     /// The initial value of `phase` counts as [`Phase::Running`]; only changes are handled. A dropped sender counts as
     /// [`Phase::Deadline`].

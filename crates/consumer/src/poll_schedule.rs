@@ -154,8 +154,8 @@ impl PollSchedule {
         ahead.min().map_or(Next::Event, Next::At)
     }
 
-    /// Returns the number of messages that the consumer can accept. A slot is free once its guest has ended. The number
-    /// of unsettled messages is limited separately.
+    /// Returns the number of messages that the consumer can accept. A slot is free once its guest has ended. A separate
+    /// limit for the number of unfinished deliveries may permit fewer messages than there are free slots.
     fn free(&self, load: Load) -> usize {
         let slots = self.concurrency.saturating_sub(load.occupied + self.promised);
         let most = 2 * self.concurrency + self.limits.settle_batch;

@@ -13,8 +13,8 @@ use super::signals::Signals;
 /// Sends requests to a consumer's event loop. One clone belongs to the consumer, and every other clone sends to that
 /// consumer.
 ///
-/// If the consumer has not started or has ended, the answer's channel closes without an answer. No message is in flight
-/// then.
+/// If the consumer has not started or has ended, the answer's channel closes without an answer. In both cases, the
+/// consumer has no message in flight.
 #[derive(Clone, Default)]
 pub struct Requests {
     signals: Arc<Signals<Signal>>,

@@ -56,7 +56,7 @@ impl Spared {
     }
 
     /// Records an attempt that did not reach a host limit. The message's spared attempts stay recorded, because the
-    /// message may be redelivered. This happens if, for example, the lease is lost before the ack.
+    /// message may be redelivered. For example, the message is redelivered if the lease is lost before the ack.
     pub(super) fn ended(&mut self, message_id: &str) {
         if let Some(spoilt) = self.messages.get_mut(message_id) {
             spoilt.times = 0;

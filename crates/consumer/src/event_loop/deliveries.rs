@@ -81,8 +81,8 @@ impl EventLoop {
         self.carry_out(Command::Feed(id, event));
     }
 
-    /// Carries out a command and all commands that result from it, last in, first out. Therefore, everything that
-    /// results for one delivery comes before the commands that were pushed earlier.
+    /// Carries out a command and all commands that result from it, last in, first out. Therefore, all commands that
+    /// result for one delivery are carried out before the commands that were pushed earlier.
     pub(super) fn carry_out(&mut self, command: Command) {
         self.commands.push(command);
         while let Some(command) = self.commands.pop() {

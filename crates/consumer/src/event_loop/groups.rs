@@ -31,14 +31,15 @@ impl EventLoop {
     }
 
     /// Sends all following messages of the group back unprocessed, because a message that was not acked must come
-    /// first. They get the same delay as that message, because some servers deliver a follower while its head is still
-    /// delayed.
+    /// first. The following messages get the same delay as the message that was not acked, because some servers deliver
+    /// a following message while the first message of the group is still delayed.
     pub(super) fn send_back_followers(&mut self, id: Id, group: &str, delay: Duration) {
         let followers = self.gate.close(group, id).into_iter().rev();
         self.commands.extend(followers.map(|follower| Command::Feed(follower, Event::Overtaken(delay))));
     }
 
-    /// Returns `true` if the guest of the group's first delivery has ended, but that delivery is not finished.
+    /// Returns `true` if the guest of the group's first delivery has ended, but the settlement of that delivery is not
+    /// finished.
     pub(super) fn follows_one_that_settles(&self, in_hand: &InHand) -> bool {
         let head = self.group_of(in_hand).and_then(|group| self.gate.head(&group));
         let head = head.and_then(|head| self.in_hand.get(&head));
