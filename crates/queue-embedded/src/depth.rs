@@ -1,4 +1,4 @@
-//! Counts the messages of a queue, with indexes only.
+//! Counts the messages of a queue. The queries read only indexes of the file, and no messages.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use super::clock::Session;
 use hostler_queue::Depth;
 use hostler_types::channel::Channel;
 
-/// Returns the depths of these channels, all at the same moment.
+/// Returns the depths of these channels. Counts all channels in one transaction, so that the counts belong to the same
+/// state of the file.
 pub(super) fn depths(db: &Session<'_>, channels: &[Channel]) -> rusqlite::Result<Vec<Depth>> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Deferred)?;
     channels.iter().map(|channel| depth(&tx, channel, db.now())).collect()

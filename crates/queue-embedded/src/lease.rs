@@ -275,7 +275,7 @@ pub(super) fn settle(db: &Session<'_>, source: &Source, ticket: Ticket, ending: 
 }
 
 /// Removes a leased entry without a group in one statement. This is sufficient because no other entry waits for an
-/// entry without a group. Returns `false` if the entry has a group, or the lease is lost.
+/// entry without a group. Returns `false` without any change if the entry has a group, or if the lease is lost.
 fn remove_leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Result<bool> {
     let removed = db
         .prepare_cached(

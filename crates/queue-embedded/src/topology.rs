@@ -20,7 +20,7 @@ pub(super) enum Route {
     Exchange(Vec<(Target, Filter)>),
 }
 
-/// Queue of a channel, with its dead-letter queue if there is one.
+/// Queue of a channel, and the dead-letter queue of this queue if one exists.
 pub(super) struct Queues {
     pub(super) queue: Target,
     pub(super) dead_letters: Option<Target>,

@@ -395,8 +395,8 @@ impl Core {
         buried
     }
 
-    /// Runs the jobs in one transaction. If a job fails, runs each job again in a separate transaction. The failed job
-    /// then does not undo the other jobs.
+    /// Runs the jobs in one transaction. If a job fails, runs each job again in a separate transaction, so that the
+    /// failed job does not undo the other jobs.
     fn transact<J: Job>(&mut self, durable: bool, jobs: &mut [J]) -> Vec<Result<(), QueueError>> {
         match self.commit(durable, jobs) {
             Ok(()) => jobs.iter().map(|_| Ok(())).collect(),
