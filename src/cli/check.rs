@@ -1,4 +1,4 @@
-//! Command `hostler check`. Detects every problem that can be detected before the first message.
+//! Command `hostler check`. Detects every problem that can be detected before the first message is received.
 
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};

@@ -1,4 +1,5 @@
-//! Command `hostler check-consumer-health`: prints the verdict for a container's HEALTHCHECK.
+//! Command `hostler check-consumer-health`: prints the verdict on the health of the consumers, for the HEALTHCHECK of a
+//! container.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};

@@ -97,7 +97,7 @@ impl DeadLetter {
 /// Maximum length of a reason in a list, in bytes.
 pub(super) const MAX_LISTED: usize = 1024;
 
-/// Attributes that have a separate line on the page.
+/// Attributes that the page shows on lines of their own, and therefore leaves out of the list of attributes.
 const STORY: [&str; 4] = [REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE];
 
 fn unknown() -> String {

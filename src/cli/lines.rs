@@ -66,7 +66,7 @@ impl<R: Read> Lines<R> {
         Ok(Some(line))
     }
 
-    /// Returns true if the buffer contains no complete line. Reading the next line may then block.
+    /// Returns true if the buffer contains no complete line. In that case, reading the next line may block.
     fn waits(&self) -> bool {
         !self.input.buffer().contains(&b'\n')
     }

@@ -62,8 +62,8 @@ Example: hostler run --config config/quickstart.toml
 Exit codes: 0 ok, 1 check failed, 2 usage, 64 bad config, 65 bad handler, 69 queue unreachable, 70 internal, \
     71 processing timeout, 75 drain deadline passed, 128+n second signal n";
 
-/// Command line of the health check alone. Container engines run the health check every few seconds, within a few MiB. Therefore,
-/// the check does not build the arguments of the other commands.
+/// Command line of the health check alone. Container engines run the health check every few seconds, often with only a few MiB of
+/// memory. Therefore, the health check does not build the arguments of the other commands.
 #[derive(Debug, Parser)]
 #[command(name = "hostler", version, max_term_width = 100)]
 struct HealthCheckOnly {
@@ -145,7 +145,7 @@ fn warn(warnings: &[String]) {
     }
 }
 
-/// Warns of ignored environment variables. For commands that do not load the config.
+/// Prints a warning about ignored environment variables. Called by commands that do not load the config.
 fn warn_of_variables() {
     warn(&config::ignored_variables(std::env::vars_os()));
 }

@@ -74,7 +74,7 @@ impl NotifyArgs {
 #[cfg(feature = "sqs")]
 struct Topic {
     announcer: hostler_queue_sqs::Announcer,
-    /// Set if the recipient is a program. The notifier then sends notices as JSON.
+    /// Set if the recipient is a program. In that case, the notifier sends notices as JSON.
     json: bool,
 }
 

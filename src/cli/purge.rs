@@ -1,8 +1,8 @@
 //! Command `hostler purge`.
 //!
 //! Receives and removes messages in batches, also on SQS. SQS's own PurgeQueue would need only one call, but has disadvantages.
-//! PurgeQueue also removes messages in flight, and does not report the number of removed messages. It is limited to one call in
-//! 60 s, and needs a separate permission. Other queues do not have it.
+//! PurgeQueue also removes messages in flight, and does not report the number of removed messages. PurgeQueue is limited to one
+//! call in 60 s, and needs a separate permission. Other queue services have no such call.
 
 use std::io::{self, IsTerminal as _};
 use std::time::SystemTime;

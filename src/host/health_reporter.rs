@@ -1,6 +1,6 @@
-//! Health reporter. Writes the health file after every change of a consumer's state. Without changes, writes the file more than
-//! once per [`TICK`]. At each write, also checks for files next to the health file. With these files, operators pause a consumer
-//! or send a request.
+//! Health reporter. Writes the health file soon after the state, the pause or the breaker of a consumer changes. Without changes,
+//! writes the file more than once per [`TICK`]. At each write, also checks for files next to the health file. With these files,
+//! operators pause a consumer or send a request.
 
 use std::io;
 use std::path::Path;
@@ -19,8 +19,8 @@ use hostler_health::{
     self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rival, Rivals, TICK,
 };
 
-/// Minimum interval between two reports that are caused by changes of a consumer's state. A busy consumer can change its state
-/// thousands of times a second.
+/// Minimum interval between two reports that are caused by changes of consumers. A busy consumer can change its state thousands
+/// of times a second.
 const SPACING: Duration = Duration::from_millis(50);
 
 /// Minimum interval between two checks for the pause files of consumers.
@@ -107,8 +107,8 @@ impl HealthReporter {
     }
 }
 
-/// Logs an error if another host writes this health file. Each of the two hosts overwrites the reports of the other. `top`,
-/// `pause` and the health check then see only the host that wrote last.
+/// Logs an error if another host writes this health file. If two hosts write the same health file, each host overwrites the
+/// reports of the other. `top`, `pause` and the health check then see only the host that wrote last.
 fn warn_of_another_host(path: &Path) {
     if let Some(pid) = health::other_writer(path) {
         log_another_host(pid, path);

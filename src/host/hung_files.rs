@@ -2,7 +2,8 @@
 //!
 //! Some file operations never return. Examples are a read from a FIFO without a writer, and access to a network file system that
 //! does not respond. Such an operation blocks its thread until the process ends, because the kernel cannot cancel the operation.
-//! hostler can still stop the guest. If all file threads are blocked, later file operations wait.
+//! hostler can still stop the guest. If all file threads of a consumer are blocked, all further file operations of the consumer
+//! wait.
 
 use std::time::Duration;
 

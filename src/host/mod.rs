@@ -87,8 +87,8 @@ pub fn outlive_size_limit() {
     signals::outlive_size_limit();
 }
 
-/// Makes the process exit with code 70 when an allocation exceeds the memory limit of the process itself. By default, a signal
-/// would end the process.
+/// Makes the process exit with code 70 when an allocation exceeds the memory limit of the process itself (`ulimit`). By default,
+/// a signal would end the process.
 pub fn exit_without_memory() {
     signals::exit_without_memory(Exit::Internal as u8);
 }
@@ -464,8 +464,9 @@ impl Host {
     }
 }
 
-/// Drains the consumers. Stops the remaining work shortly before the end of the grace, to leave time to release its messages.
-/// Returns the total counts, true if all consumers ended within the grace, and true if a consumer panicked.
+/// Drains the consumers. Stops the handlers that still run shortly before the end of `shutdown_grace`, to leave time to release
+/// their messages. Returns the total counts, true if all consumers ended within `shutdown_grace`, and true if a consumer
+/// panicked.
 async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, grace: Duration) -> (Summary, bool, bool) {
     let end = Instant::now() + grace;
     let stop_at = Instant::now() + until_stop(grace);

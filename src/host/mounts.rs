@@ -60,8 +60,8 @@ impl Mounts {
         above.max_by_key(|mount| mount.point.components().count())
     }
 
-    /// Returns true if a mount at `/` is known. Every path is then on a known mount. Returns false without `/proc`. Also returns
-    /// false after a chroot(2) into a folder inside a mount, because `mountinfo` does not list that mount.
+    /// Returns true if a mount at `/` is known. In that case, every path is on a known mount. Returns false if `/proc` is not
+    /// mounted. Also returns false after a chroot(2) into a folder inside a mount, because `mountinfo` does not list that mount.
     pub(super) fn are_complete(&self) -> bool {
         self.0.iter().any(|mount| mount.point == Path::new("/"))
     }

@@ -1,5 +1,5 @@
-//! Signal handling. The first SIGTERM or SIGINT starts the drain. The second ends the process immediately. SIGUSR1 raises the log
-//! level, and SIGUSR2 restores it.
+//! Signal handling. The first SIGTERM or SIGINT starts the drain. The second of these signals ends the process immediately.
+//! SIGUSR1 raises the log level, and SIGUSR2 restores it.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::AtomicBool;
@@ -55,8 +55,8 @@ pub fn end_with(parent: i32) -> io::Result<()> {
 }
 
 impl Signals {
-    /// Installs the handlers and starts the signal thread. From then on, SIGTERM and SIGINT cancel `drain`. At the first signal,
-    /// writes `notice` to standard error, for commands without a log.
+    /// Installs the handlers and starts the signal thread. After this call, SIGTERM and SIGINT cancel `drain`. At the first of
+    /// these signals, the signal thread writes `notice` to standard error. Commands without a log set `notice`.
     pub(super) fn install(notice: Option<&'static str>) -> io::Result<Self> {
         let drain = CancellationToken::new();
         let verbosity = Arc::<OnceLock<Verbosity>>::default();

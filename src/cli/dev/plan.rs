@@ -49,7 +49,7 @@ enum Host {
 pub(super) struct Plan {
     /// Set while a build is running.
     building: bool,
-    /// Set if a file changed during the build. The result of the build is then outdated.
+    /// Set if a file changed during the build. In that case, the result of the build is outdated.
     stale: bool,
     host: Host,
     /// Set if a good build is ready, and its host starts when the old host has ended.

@@ -53,7 +53,7 @@ impl Job {
         Ok(job)
     }
 
-    /// Sends the signal to the running child. The build then starts no further child.
+    /// Sends the signal to the running child. After this call, the build starts no further child.
     pub(super) fn stop(&self, signal: Signal) {
         let mut state = self.state();
         state.stopped = true;

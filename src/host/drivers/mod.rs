@@ -68,7 +68,7 @@ pub trait QueueDriver: Send + Sync + 'static {
         true
     }
 
-    /// Returns true if the driver calls AWS. If so, the hardened process may read the files of the AWS SDK.
+    /// Returns true if the driver calls AWS. In that case, the hardened process may read the files of the AWS SDK.
     fn uses_aws(&self) -> bool {
         false
     }
@@ -83,13 +83,13 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
-    /// Returns true if hostler implements a delay beyond 15 minutes by repeated receives. The queue must then be set up for the
-    /// `longest_delay` of its consumer.
+    /// Returns true if hostler implements a delay beyond 15 minutes by repeated receives. In that case, the queue must be set up
+    /// for the `longest_delay` of its consumer.
     fn receives_to_wait(&self) -> bool {
         false
     }
 
-    /// Returns advice that the error text of a refused receive ends with.
+    /// Returns advice to add to the end of the error text of a refused receive.
     fn cure_of_a_refusal(&self) -> &'static str {
         ""
     }

@@ -30,8 +30,8 @@ const MINUTES: std::ops::RangeInclusive<u64> = 1..=2880;
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Returns the duration of each protection in minutes: twice `longest`. `longest` is the maximum time for which a message can be
-/// in hand. The machine renews a protection after half its duration. If that renewal fails, a message that started just before
-/// the renewal still remains protected until its end.
+/// in hand. The machine renews a protection after half its duration. If the renewal fails, the current protection still covers
+/// the maximum time of a message that started just before the renewal.
 pub(super) fn minutes(longest: Duration) -> u16 {
     let minutes = longest.as_secs().saturating_mul(2).div_ceil(60);
     u16::try_from(minutes.clamp(*MINUTES.start(), *MINUTES.end())).unwrap_or(u16::MAX)

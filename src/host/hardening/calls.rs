@@ -8,8 +8,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// System calls that are always refused. They affect other processes, the kernel, mounts or namespaces, or bypass the
-/// restrictions on files.
+/// System calls that are always refused. These system calls affect other processes, the kernel, mounts or namespaces, or bypass
+/// the restrictions on files.
 const ALWAYS: &[libc::c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -95,8 +95,8 @@ pub(super) type Filters = Vec<BpfProgram>;
 
 /// Returns the filters for a thread. If `programs` is true, the thread may run programs.
 ///
-/// A filter cannot see the flags of `clone3`. Therefore, `clone3` fails with ENOSYS, as on a kernel that lacks `clone3`. The C
-/// library then uses `clone`.
+/// A filter cannot see the flags of `clone3`. Therefore, `clone3` fails with ENOSYS, as on a kernel that lacks `clone3`. When
+/// `clone3` fails with ENOSYS, the C library uses `clone` instead.
 ///
 /// # Errors
 /// No filter exists for this architecture.

@@ -1,6 +1,6 @@
 //! Enforces restrictions through the kernel. Landlock restricts access to files, and seccomp restricts system calls. Both apply
-//! to the calling thread and to all threads that it starts later. Both can also apply to existing threads of the process. For
-//! Landlock, this requires a recent kernel.
+//! to the calling thread and to all threads that it starts later. Both can also apply to threads that already exist in the
+//! process. For Landlock, existing threads require a recent kernel.
 
 use landlock::{
     ABI, Access as _, AccessFs, LandlockStatus, RestrictSelf, RestrictSelfAttr as _, Ruleset, RulesetAttr as _,
@@ -62,8 +62,8 @@ pub(super) fn restrict_files(rules: &[Rule], threads: Threads) -> Result<bool, R
     Ok(restricted.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Installs these system call filters. Also sets `no_new_privs`: running a program can then no longer give the process more
-/// rights.
+/// Installs these system call filters. Also sets `no_new_privs`: After this call, running a program can no longer give the
+/// process more rights.
 ///
 /// # Errors
 /// The kernel does not support seccomp filters, or does not permit their installation.

@@ -160,8 +160,8 @@ impl Hardening {
         self.faults.iter().cloned().chain(shortage).collect::<Vec<_>>().join("; ")
     }
 
-    /// Restricts the calling thread, and all threads that it starts later, to the grants of some consumers. `consumers` contains
-    /// their indexes in the config.
+    /// Restricts the calling thread, and all threads that it starts later, to the grants of these consumers. `consumers` contains
+    /// the indexes of the consumers in the config.
     ///
     /// # Errors
     /// The kernel refuses a restriction. The text names the restriction.

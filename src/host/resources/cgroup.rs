@@ -198,8 +198,8 @@ mod tests {
         assert_eq!(read_tree(&torn), (None, None));
     }
 
-    /// A process that was moved out of its cgroup namespace has a group such as `/../other`. Only the mount itself is then
-    /// visible.
+    /// A process that was moved out of its cgroup namespace has a group such as `/../other`. In that case, only the mounted group
+    /// itself is visible, and the group of the process is not.
     #[test]
     fn a_group_outside_of_what_is_mounted_counts_as_the_mount() {
         let files = [

@@ -59,7 +59,7 @@ pub struct Demand {
     pub memory: Option<u64>,
     /// Maximum output stored per message, in bytes.
     pub output: u64,
-    /// Set if the hooks are in a separate component. Each slot then needs a second sandbox.
+    /// Set if the hooks are in a separate component. In that case, each slot needs a second sandbox.
     pub hooks_apart: bool,
     /// Set if guests may send HTTP requests, which need buffers.
     pub http: bool,

@@ -36,8 +36,8 @@ pub struct Threads {
     pub sets: usize,
     /// Number of threads on which guests start.
     pub guests: usize,
-    /// Number of threads for guests with long computations. hostler moves a guest from a fast thread to one of these. 0 if the
-    /// process limit is low.
+    /// Number of threads for guests with long computations. hostler moves a guest with a long computation from a thread of the
+    /// fast pool to one of these threads. 0 if the process limit is low.
     pub background: usize,
     /// Maximum number of threads for the files of guests. Applies to each of the three runtimes of a set.
     pub guests_blocking: usize,
