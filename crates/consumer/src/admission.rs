@@ -35,7 +35,7 @@ impl<I: Copy + PartialEq> Admission<I> {
         !self.paused && self.breaker.admits(id)
     }
 
-    /// Returns `true` if a kept message may start.
+    /// Returns `true` if the handler of a message that the consumer has kept may start.
     pub(super) fn may_start(&self, id: I) -> bool {
         !self.paused && self.breaker.may_start(id)
     }

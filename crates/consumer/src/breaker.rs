@@ -143,7 +143,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Returns `true` if a kept message may start.
+    /// Returns `true` if the handler of a message that the consumer has kept may start.
     pub fn may_start(&self, id: I) -> bool {
         match self.state {
             State::Closed => true,

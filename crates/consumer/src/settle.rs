@@ -47,8 +47,8 @@ struct Streak {
 }
 
 impl<I: Copy + PartialEq> Batcher<I> {
-    /// Creates a batcher for a queue with these limits. For an ordered queue, settlements never linger, because the
-    /// next message of a group waits for them.
+    /// Creates a batcher for a queue with these limits. For an ordered queue, settlements never wait for a fuller
+    /// batch, because the next message of a group waits for the settlement.
     pub fn new(limits: Limits, ordered: bool) -> Self {
         Self {
             batch: limits.settle_batch.max(1),
