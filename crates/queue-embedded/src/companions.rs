@@ -23,10 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Interval between checks while another process may be opening or closing the queue.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Maximum number of symbolic links to follow: the kernel's own limit.
+/// Maximum number of symbolic links to follow. Equals the kernel's limit.
 const MAX_LINKS: usize = 40;
 
-/// Device and inode, which distinguish two files at the same path.
+/// Device number and inode number of a file. They differ if the file at a path is replaced by another file.
 type Identity = (u64, u64);
 
 /// The queue files that this process has open, each with the number of its connections.

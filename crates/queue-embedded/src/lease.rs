@@ -89,8 +89,8 @@ impl Attempts {
     }
 }
 
-/// State of an entry's group column. The name of the group is not read from the file. SQL compares the bytes of names
-/// even if the bytes are not valid text.
+/// State of an entry's group column. The name of the group is not read from the file, because the stored bytes may not
+/// be valid text. SQL statements compare the names as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Group {
     None,
