@@ -49,7 +49,8 @@ fn is_made(change: &Change) -> bool {
     change.action != Action::Leave
 }
 
-/// Prints the changes. Without --plan, also applies them. Returns the number of changes.
+/// Prints the changes that the queues of the config need. Without --plan, also applies the changes. Returns the number
+/// of changes.
 async fn changes(args: &Args, config: &Config) -> Result<usize> {
     let wanted: Vec<_> = config.consumers.iter().map(host::channel_spec).collect();
     let destinations: BTreeSet<Channel> =

@@ -129,7 +129,8 @@ fn add(path: &Path, found: &mut Snapshot) {
     }
 }
 
-/// Returns true unless this name in a watched folder is hidden, or tools write to it.
+/// Returns true if changes of a file or folder with this name count. Returns false for hidden names, and for names that tools
+/// write to.
 fn is_source(name: &str) -> bool {
     !name.starts_with('.') && !OF_TOOLS.contains(&name) && !WRITTEN.iter().any(|ending| name.ends_with(ending))
 }

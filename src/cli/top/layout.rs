@@ -13,7 +13,7 @@ const LEAST_FAILURES: u16 = 2;
 /// left out before names are cut to less than this width.
 const LONG_NAME: usize = 16;
 
-/// Minimum width of the name column. Names are never cut to less.
+/// Minimum width of the name column. Names are never cut to fewer characters than this number.
 const SHORT_NAME: usize = 8;
 
 /// Number of lines of each section, without headings.

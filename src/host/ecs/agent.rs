@@ -30,15 +30,15 @@ pub(super) enum Fault {
     /// The agent cannot be reached.
     #[error("the ECS agent cannot be reached: {0}")]
     Unreachable(String),
-    /// The agent accepted the connection, but sent no answer, or not in time.
+    /// The agent accepted the connection, but did not send an answer in time.
     #[error("the ECS agent did not answer: {0}")]
     Silent(String),
     /// Too many calls: the agent's own limit (status 429), or ECS's limit per account (`ThrottlingException`).
     #[error("too many calls to the ECS agent, or to ECS: {0}")]
     Throttled(String),
-    /// The agent or ECS refused the protection call. `code` is the code of an API error or of a failure. Example:
-    /// `AccessDeniedException` means that the task role lacks `ecs:UpdateTaskProtection`. `TASK_NOT_VALID` means that the task
-    /// belongs to no service.
+    /// The agent or ECS refused the protection call. `code` is the code of the API error, or of the failure that ECS reported for
+    /// the task. Example: `AccessDeniedException` means that the task role lacks `ecs:UpdateTaskProtection`. `TASK_NOT_VALID`
+    /// means that the task belongs to no service.
     #[error("refused with {code}: {message}")]
     Refused {
         /// Code from the API.

@@ -10,7 +10,8 @@ use landlock::{
 use super::calls::Filters;
 use super::files::Rule;
 
-/// Newest Landlock ABI that hostler uses. An older kernel ignores unsupported parts.
+/// Newest Landlock ABI that hostler uses. On a kernel with an older ABI, the restrictions that the kernel does not support have
+/// no effect.
 const NEWEST: ABI = ABI::V6;
 
 /// Oldest Landlock ABI that protects files fully. Older versions cannot prevent a thread from truncating files.
@@ -62,7 +63,7 @@ pub(super) fn restrict_files(rules: &[Rule], threads: Threads) -> Result<bool, R
     Ok(restricted.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Installs these system call filters. Also sets `no_new_privs`: After this call, running a program can no longer give the
+/// Installs these system call filters. Also sets `no_new_privs`. After this call, running a program can no longer give the
 /// process more rights.
 ///
 /// # Errors

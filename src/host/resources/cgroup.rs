@@ -37,7 +37,7 @@ pub(super) fn read(root: &Path) -> Limits {
     }
 }
 
-/// Reads the limits of a group and of all visible groups above it. The limits of all these groups apply to the process.
+/// Reads the limits of a cgroup and of all visible cgroups above it. The limits of all these cgroups apply to the process.
 fn limits(top: &Path, folder: &Path, files: [&str; 2]) -> Vec<(u64, PathBuf)> {
     let groups = folder.ancestors().take_while(|group| group.starts_with(top));
     let files = groups.flat_map(|group| files.map(|file| group.join(file)));

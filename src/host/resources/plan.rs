@@ -45,7 +45,7 @@ const LEAST: u64 = 8 * MIB;
 /// Size of the message that the sum counts per slot, in bytes. Equals the maximum size of an SQS message.
 const MESSAGE: u64 = MIB;
 
-/// Number of slots with [`COMFORTABLE`] memory that must fit before sandboxes get more memory.
+/// Number of slots with [`COMFORTABLE`] memory that must fit before sandboxes get more than [`COMFORTABLE`] memory.
 const FIRST_SLOTS: u64 = 4;
 
 /// Memory demand of one consumer.
