@@ -395,13 +395,13 @@ fn foreign_files_are_refused_and_left_alone() {
     let path = folder.path().join("notes.txt");
     fs::write(&path, "Not a database, but long enough to be looked at. ".repeat(100)).unwrap();
     let before = fs::read(&path).unwrap();
-    assert_refused(&path, "no hostler queue");
+    assert_refused(&path, "not a hostler queue");
     assert_eq!(fs::read(&path).unwrap(), before);
 
     let path = folder.path().join("other.db");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE mine (x)").unwrap();
     let before = fs::read(&path).unwrap();
-    assert_refused(&path, "no hostler queue");
+    assert_refused(&path, "not a hostler queue");
     assert_eq!(fs::read(&path).unwrap(), before);
 }
 

@@ -176,7 +176,7 @@ fn a_folder_that_others_can_write_to_is_refused_on_both_sides() {
     fs::remove_dir(&folder).unwrap();
     fs::create_dir(world.path("elsewhere")).unwrap();
     symlink(world.path("elsewhere"), &folder).unwrap();
-    refused(&world.output(&["inflight"]), 1, "it is no folder");
+    refused(&world.output(&["inflight"]), 1, "it is not a folder");
     fs::remove_file(&folder).unwrap();
     assert_eq!(in_flight(&world), [] as [Value; 0], "and then it is used again");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
