@@ -251,6 +251,13 @@ impl PollSchedule {
         }
     }
 
+    /// Records that a received message is not due yet and goes back. Its token returns to the rate limit.
+    pub(super) fn not_due(&mut self) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.give_back(1);
+        }
+    }
+
     /// Returns the number of receives in progress.
     pub(super) fn under_way(&self) -> usize {
         self.under_way
@@ -439,6 +446,17 @@ mod tests {
         bench.received(3, 5, 0);
         assert_eq!(bench.after(SECOND / 2), Next::At(bench.now + SECOND / 4 + Duration::from_millis(1)));
         assert!(matches!(bench.after(SECOND / 2), Next::Receive(Receive { max: 2, .. })));
+    }
+
+    #[test]
+    fn messages_that_are_not_due_cost_no_tokens() {
+        let mut bench = Bench::new(Spec { rate_limit: Some(Rate { permits: 4, per: SECOND }), ..spec() }, LIMITS);
+        assert!(matches!(bench.after(SECOND), Next::Receive(Receive { max: 4, .. })));
+        for _ in 0..3 {
+            bench.schedule.not_due();
+        }
+        bench.received(4, 4, 0);
+        assert_eq!(bench.asks(), Some(3));
     }
 
     #[test]

@@ -66,6 +66,7 @@ impl EventLoop {
             // The lease ended before the delivery reached the loop.
             self.lose(id);
         } else if let Some(wait) = wait {
+            self.schedule.not_due();
             self.apply(id, Event::NotDue(wait));
         } else if self.phase > Phase::Running || !is_kept {
             // The delivery arrived after receiving had stopped.
