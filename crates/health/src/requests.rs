@@ -153,14 +153,38 @@ impl Requests {
     /// Creates a missing folder with mode 0700. Returns the owner (user and group) of the folder if this process runs
     /// as root and another user owns the folder. Otherwise, returns `None`.
     fn make_folder(&self) -> Result<Option<(u32, u32)>, RequestError> {
-        let is_root = geteuid().is_root();
-        match DirBuilder::new().mode(0o700).create(&self.folder) {
-            Ok(()) if is_root => self.hand_over().map_err(failed("hand over", &self.folder))?,
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        self.make_folder_as(geteuid().is_root(), |folder, (user, group)| fchown(folder, Some(user), Some(group)))
+    }
+
+    /// Does the work of [`Self::make_folder`]. `chown` changes the owner of a folder.
+    ///
+    /// Root transfers its folder to the owner of the health file, because the host runs as that user. If root may not
+    /// do that, removes the folder that it has created. Otherwise, the host could never use the folder.
+    fn make_folder_as(
+        &self,
+        is_root: bool,
+        chown: impl Fn(&File, (u32, u32)) -> io::Result<()>,
+    ) -> Result<Option<(u32, u32)>, RequestError> {
+        let host = if is_root { self.host_owner()? } else { None };
+        let is_new = match DirBuilder::new().mode(0o700).create(&self.folder) {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
             Err(error) => return Err(failed("create the folder", &self.folder)(error)),
+        };
+        let mut found = self.found()?;
+        if let Some(host) = host.filter(|_| found.is_dir() && (is_new || found.uid() == 0)) {
+            // Follows no symbolic link. Otherwise, the owner of another folder could be changed.
+            let folder = lock::no_follow().read(true).open(&self.folder);
+            if let Err(error) = folder.and_then(|folder| chown(&folder, host)) {
+                if is_new {
+                    let _ = fs::remove_dir(&self.folder);
+                }
+                let cure =
+                    format!("{error}; run this as the user of the host (in a container: docker exec -u {})", host.0);
+                return Err(failed("hand over", &self.folder)(io::Error::other(cure)));
+            }
+            found = self.found()?;
         }
-        let found = fs::symlink_metadata(&self.folder).map_err(failed("read", &self.folder))?;
         let is_others = is_root && found.uid() != 0;
         // Root may use a folder of any user if no one but the owner can write to the folder.
         let fault = if is_others && found.is_dir() && found.mode() & 0o022 == 0 { None } else { trust::fault(&found) };
@@ -170,19 +194,18 @@ impl Requests {
         }
     }
 
-    /// Transfers a folder that root has just created to the owner of the health file, because the host runs as that
-    /// user.
-    fn hand_over(&self) -> io::Result<()> {
+    fn found(&self) -> Result<Metadata, RequestError> {
+        fs::symlink_metadata(&self.folder).map_err(failed("read", &self.folder))
+    }
+
+    /// Returns the owner (user and group) of the health file. `None`: the owner is root, or there is no file.
+    fn host_owner(&self) -> Result<Option<(u32, u32)>, RequestError> {
         let health_file = self.folder.with_extension("");
-        let host = match fs::symlink_metadata(health_file) {
-            Ok(host) if host.uid() != 0 => host,
-            Ok(_) => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        // Follows no symbolic link. Otherwise, the owner of another folder could be changed.
-        let folder = lock::no_follow().read(true).open(&self.folder)?;
-        if folder.metadata()?.is_dir() { fchown(&folder, Some(host.uid()), Some(host.gid())) } else { Ok(()) }
+        match fs::symlink_metadata(&health_file) {
+            Ok(host) => Ok(Some((host.uid(), host.gid())).filter(|(user, _)| *user != 0)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("read", &health_file)(error)),
+        }
     }
 
     /// Takes the requests to the host that wrote the report `own`. Removes files that commands left behind more than a
@@ -342,6 +365,26 @@ mod tests {
         assert!(requests.take(&host).unwrap().is_empty());
         assert!(late.exists() && left.iter().all(|path| !path.exists()), "what is old is removed");
         assert_eq!(requests.take(&other).unwrap().len(), 1, "the other finds its own");
+    }
+
+    #[test]
+    fn a_folder_that_root_cannot_hand_over_does_not_stay() {
+        let (folder, requests, _) = place();
+        let health_file = folder.path().join("health.json");
+        fs::write(&health_file, "{}").unwrap();
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&health_file, Some(1000), Some(1000)).unwrap();
+        }
+        let user = fs::symlink_metadata(&health_file).unwrap().uid();
+        let refused = |_: &File, _| Err(ErrorKind::PermissionDenied.into());
+        let error = requests.make_folder_as(true, refused).unwrap_err().to_string();
+        assert!(error.contains(&format!("docker exec -u {user}")), "{error}");
+        assert!(!requests.folder().exists(), "the host could not use it");
+        assert!(requests.make_folder_as(true, |_, owner| Ok(assert_eq!(owner.0, user))).is_ok());
+        if geteuid().is_root() {
+            assert!(requests.make_folder_as(true, refused).is_err(), "a folder of root from before");
+            assert_eq!(requests.make_folder().unwrap(), Some((1000, 1000)), "it is handed over now");
+        }
     }
 
     #[test]
