@@ -48,10 +48,13 @@ impl RequestDesk {
         self.looked_at = Some(Instant::now());
         let until = Instant::now() + PATIENCE;
         let answered = self.requests.take(own).and_then(|taken| {
-            taken.into_iter().try_for_each(|taken| {
+            let mut answered = Ok(());
+            // The request files are gone, so an answer that cannot be written must not stop the other requests.
+            for taken in taken {
                 let answer = self.answer(&taken.question, until);
-                taken.answer(&answer)
-            })
+                answered = answered.and(taken.answer(&answer));
+            }
+            answered
         });
         if let (Err(error), false) = (&answered, self.is_failing) {
             tracing::warn!(%error, "cannot answer `hostler inflight` and `hostler cancel`");
@@ -204,5 +207,26 @@ mod tests {
         assert_eq!(desk.answer(&Question::List, until), Answer::InFlight(Vec::new()));
         let cancel = Question::Cancel { message_id: "1".into(), consumer: None };
         assert_eq!(desk.answer(&cancel, until), Answer::NotInFlight);
+    }
+
+    #[test]
+    fn every_request_is_answered_although_the_answer_to_one_cannot_be_written() {
+        // The order of the files in a folder is not known, so each of two requests is blocked once.
+        for (blocked, other) in [("1", "2"), ("2", "1")] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut desk = RequestDesk::new(&folder.path().join("health.json"), Vec::new());
+            let own = hostler_health::Clock::start().report(|_| Vec::new());
+            let requests = desk.requests.folder().to_owned();
+            std::fs::create_dir(&requests).unwrap();
+            let request = serde_json::json!({
+                "pid": own.pid, "pid_namespace": own.pid_namespace, "started_at": own.started_at, "question": Question::List,
+            });
+            for name in ["1", "2"] {
+                std::fs::write(requests.join(format!("{name}.request")), request.to_string()).unwrap();
+            }
+            std::fs::write(requests.join(format!("{blocked}.answer.draft")), "").unwrap();
+            desk.look(&own);
+            assert!(requests.join(format!("{other}.answer")).exists() && desk.is_failing, "{other}");
+        }
     }
 }
