@@ -75,7 +75,7 @@ pub(super) struct EventLoop {
     failures: Failures,
     summary: Summary,
     /// Keeps the channel for an operator's requests open.
-    _open: Open,
+    open: Open,
 }
 
 impl EventLoop {
@@ -107,7 +107,7 @@ impl EventLoop {
             now,
             failures: Failures::new(spec),
             summary: Summary::default(),
-            _open: consumer.requests.open(),
+            open: consumer.requests.open(),
             consumer,
         }
     }
@@ -148,6 +148,9 @@ impl EventLoop {
                 Woken::Time => {}
             }
         }
+        // From now on, nothing takes signals. A request then ends without an answer, and does not wait for the
+        // `state-changed` hooks.
+        drop(self.open);
         tokio::select! {
             () = self.effects.all_told() => {}
             _ = phase.wait_for(|phase| *phase == Phase::Deadline) => {}

@@ -40,6 +40,10 @@ impl Requests {
     fn send(&self, request: Request) {
         if self.is_open.load(Ordering::Acquire) {
             self.signals.send(Signal::Requested(request));
+            // The consumer may have ended between the check and the send. Nothing else would drop the request then.
+            if !self.is_open.load(Ordering::Acquire) {
+                self.signals.clear();
+            }
         }
     }
 
