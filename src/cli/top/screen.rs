@@ -191,8 +191,9 @@ fn count(number: f64) -> String {
     }
 }
 
+/// Converts seconds of a scrape. NaN, which a scrape may contain, counts as zero.
 fn seconds(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds.clamp(0.0, 1e9))
+    Duration::try_from_secs_f64(seconds.clamp(0.0, 1e9)).unwrap_or_default()
 }
 
 /// Formats a duration with its largest unit only.
@@ -481,5 +482,13 @@ mod tests {
         let mut history = History::default();
         (0..2 * HISTORY).for_each(|_| history.push(&[row()]));
         assert_eq!((history.0.len(), history.0[0]), (HISTORY, 250_000));
+    }
+
+    #[test]
+    fn a_number_that_is_no_time_is_shown_as_zero() {
+        for number in [f64::NAN, -1.0, f64::NEG_INFINITY] {
+            assert_eq!(seconds(number), Duration::ZERO);
+        }
+        assert_eq!(seconds(f64::INFINITY), Duration::from_secs(1_000_000_000));
     }
 }
