@@ -24,7 +24,8 @@ pub enum Exit {
     Internal = 70,
     /// A processing timeout occurred with `on_processing_timeout = "exit"`.
     ProcessingTimeout = 71,
-    /// The drain deadline passed. The remaining work was stopped and released.
+    /// The drain deadline passed, or the dead-letter queue refused messages in the drain. The remaining work was
+    /// stopped and released.
     Abandoned = 75,
 }
 

@@ -60,7 +60,7 @@ struct Cli {
 const HELP: &str = "\
 Example: hostler run --config config/quickstart.toml
 Exit codes: 0 ok, 1 check failed, 2 usage, 64 bad config, 65 bad handler, 69 queue unreachable, 70 internal, \
-    71 processing timeout, 75 drain deadline passed, 128+n second signal n";
+    71 processing timeout, 75 drain incomplete, 128+n second signal n";
 
 /// Command line of the health check alone. Container engines run the health check every few seconds, often with only a few MiB of
 /// memory. Therefore, the health check does not build the arguments of the other commands.
