@@ -10,12 +10,12 @@ mod processes;
 mod shown;
 mod watch;
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Read};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 
 use rustix::process::Signal;
@@ -96,15 +96,21 @@ fn listen_to_signals(reports: Sender<Report>) -> io::Result<()> {
     Ok(())
 }
 
-fn read_lines(reports: Sender<Report>) -> io::Result<()> {
+/// Maximum number of batches of lines that wait to be sent. Each is up to a few MiB large.
+const WAITING_BATCHES: usize = 2;
+
+/// Starts a thread that reads lines, and reports them in batches. Take one value from the returned receiver for each batch that was
+/// sent. The thread reads no further while [`WAITING_BATCHES`] wait.
+fn read_lines(input: impl Read + Send + 'static, reports: Sender<Report>) -> io::Result<Receiver<()>> {
+    let (waiting, sent) = sync_channel(WAITING_BATCHES);
     thread::Builder::new().name("hostler-input".into()).spawn(move || {
-        for batch in Lines::new(io::stdin()) {
-            if reports.send(Report::Lines(batch.map(|batch| batch.bodies))).is_err() {
+        for batch in Lines::new(input) {
+            if waiting.send(()).is_err() || reports.send(Report::Lines(batch.map(|batch| batch.bodies))).is_err() {
                 return;
             }
         }
     })?;
-    Ok(())
+    Ok(sent)
 }
 
 /// Config of a session, as read from the file before the latest build.
@@ -128,6 +134,8 @@ struct Session {
     reports: Sender<Report>,
     plan: Plan,
     job: Option<Job>,
+    /// The last build, which has ended. What its command has started in the background may run until the next build.
+    built: Option<Job>,
     host: Option<HostProcess>,
     /// Set after a second interrupt has killed the build and the host.
     killed: bool,
@@ -140,6 +148,8 @@ impl Drop for Session {
         }
         if let Some(host) = &self.host {
             host.signal(Signal::KILL);
+            // The host writes to the folder, which is removed next.
+            host.wait();
         }
     }
 }
@@ -177,6 +187,7 @@ impl Session {
             reports,
             plan,
             job: None,
+            built: None,
             host: None,
             killed: false,
         };
@@ -200,11 +211,17 @@ impl Session {
     }
 
     fn consume(mut self, reports: &Receiver<Report>) -> Result {
-        read_lines(self.reports.clone()).map_err(internal)?;
+        let sent = read_lines(io::stdin(), self.reports.clone()).map_err(internal)?;
         loop {
             // The session itself owns a sender. Therefore, the channel never closes here.
             let report = reports.recv().map_err(internal)?;
-            let Some(event) = self.take(report) else { continue };
+            let is_batch = matches!(report, Report::Lines(_));
+            let event = self.take(report);
+            if is_batch {
+                // The input thread counts a batch before it reports the batch, so a value is always there.
+                let _ = sent.try_recv();
+            }
+            let Some(event) = event else { continue };
             for action in self.plan.on(event) {
                 if let ControlFlow::Break(exit) = self.act(action)? {
                     return Ok(exit);
@@ -221,7 +238,7 @@ impl Session {
                 Some(Event::Changed)
             }
             Report::Built(result) => {
-                self.job = None;
+                self.built = self.job.take();
                 let ok = result.is_ok();
                 if let Err(error) = result {
                     say(format_args!("hostler: {error}"));
@@ -301,6 +318,7 @@ impl Session {
             say(format_args!("hostler: building: {command}"));
         }
         let build = Build { command, hostler: self.hostler.clone(), environment: self.setup.environment.clone() };
+        self.built = None;
         let reports = self.reports.clone();
         let job = Job::start(build, move |result| {
             let _ = reports.send(Report::Built(result));
@@ -419,4 +437,26 @@ fn wanted(config: &Config, file: Option<PathBuf>) -> Wanted {
     });
     let handlers = handlers.filter(|_| config.dev.build.is_none());
     Wanted { sources: config.dev.watch.clone(), files: file.into_iter().chain(handlers).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::RecvTimeoutError;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn input_is_read_no_faster_than_it_is_sent() {
+        let (sender, reports) = channel();
+        let input = io::Cursor::new(b"x\n".repeat(4 * super::super::lines::BATCH));
+        let sent = read_lines(input, sender).unwrap();
+        let long = Duration::from_secs(30);
+        for _ in 0..WAITING_BATCHES {
+            assert!(matches!(reports.recv_timeout(long), Ok(Report::Lines(Ok(_)))));
+        }
+        assert!(matches!(reports.recv_timeout(Duration::from_millis(100)), Err(RecvTimeoutError::Timeout)));
+        sent.recv_timeout(long).unwrap();
+        assert!(matches!(reports.recv_timeout(long), Ok(Report::Lines(Ok(_)))), "one was sent");
+    }
 }

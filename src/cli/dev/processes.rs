@@ -4,20 +4,27 @@
 use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use hostler_telemetry::Progress;
+
+/// Maximum time to wait for the end of a killed host. A process that hangs in the kernel ends later.
+const END_WAIT: Duration = Duration::from_secs(5);
 
 /// Environment variables of a process.
 pub(super) type Environment = Vec<(OsString, OsString)>;
 
-/// A running build. Runs the project's own command, and then `hostler check` on the result.
+/// A build. Runs the project's own command, and then `hostler check` on the result. Dropping the last clone kills what the command
+/// has started in the background.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Job(Arc<Mutex<State>>);
 
@@ -26,6 +33,29 @@ struct State {
     /// Process group of the running child, if any.
     group: Option<Pid>,
     stopped: bool,
+    /// The project's own command after its end.
+    built: Option<Leader>,
+}
+
+/// An ended process that is not reaped, so that its id stays reserved. Processes that it started in the background may still run
+/// in its process group. Dropping this value kills them.
+#[derive(Debug)]
+struct Leader(Child);
+
+impl Leader {
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = group(&self.0) {
+            // The call fails if nothing runs.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        let _ = self.0.wait();
+    }
 }
 
 /// Parameters of a build.
@@ -61,6 +91,9 @@ impl Job {
             // The call fails if the child has just ended.
             let _ = kill_process_group(group, signal);
         }
+        if let Some(built) = &state.built {
+            built.signal(signal);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -74,7 +107,12 @@ impl Job {
         // Sends the output of the build to standard error, because standard output is reserved for outcomes.
         let stderr = io::stderr().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let child = self.spawn(command.stdout(stderr))?;
-        let status = self.wait(|child| child.wait(), child)?;
+        let ended = end_of(&child).map_err(|error| error.to_string());
+        {
+            let mut state = self.state();
+            (state.group, state.built) = (None, Some(Leader(child)));
+        }
+        let status = ended?;
         if status.success() { Ok(()) } else { Err(format!("the build failed ({status}): {text}")) }
     }
 
@@ -124,10 +162,21 @@ fn group(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
+/// Waits for the end of a child, without reaping it.
+fn end_of(child: &Child) -> io::Result<ExitStatus> {
+    let id = group(child).ok_or(io::ErrorKind::InvalidInput)?;
+    let status = retry_on_intr(|| waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT))?;
+    let status = status.ok_or(io::ErrorKind::NotFound)?;
+    let code = status.exit_status().map(|code| code << 8);
+    Ok(ExitStatus::from_raw(code.or(status.terminating_signal()).unwrap_or_default()))
+}
+
 /// A running host.
 #[derive(Debug)]
 pub(super) struct HostProcess {
     group: Option<Pid>,
+    /// Closed when the host has ended.
+    over: Receiver<()>,
 }
 
 impl HostProcess {
@@ -152,14 +201,16 @@ impl HostProcess {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.process_group(0).spawn()?;
         let (group, stderr) = (group(&child), child.stderr.take());
+        let (running, over) = channel();
         thread::Builder::new().name("hostler-log".into()).spawn(move || {
+            let _running: Sender<()> = running;
             for bytes in stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).split(b'\n')) {
                 let Ok(bytes) = bytes else { break };
                 line(String::from_utf8_lossy(&bytes).into_owned());
             }
             ended(child.wait());
         })?;
-        Ok(Self { group })
+        Ok(Self { group, over })
     }
 
     /// Sends a signal to the host.
@@ -168,5 +219,49 @@ impl HostProcess {
             // The call fails if the child has just ended.
             let _ = kill_process_group(group, signal);
         }
+    }
+
+    /// Waits for the end of a killed host, but not for longer than [`END_WAIT`].
+    pub(super) fn wait(&self) {
+        let _ = self.over.recv_timeout(END_WAIT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+
+    use super::*;
+
+    /// Runs a build with this command. Returns the build and its result.
+    fn build(command: String) -> (Job, Result<(), String>) {
+        let environment = std::env::vars_os().collect();
+        let (sender, results) = channel();
+        let build = Build { command: Some(command), hostler: "true".into(), environment };
+        let job = Job::start(build, move |result| sender.send(result).unwrap()).unwrap();
+        (job, results.recv_timeout(Duration::from_secs(30)).unwrap())
+    }
+
+    #[test]
+    fn a_build_fails_with_the_status_of_its_command() {
+        assert_eq!(build("true".into()).1, Ok(()));
+        assert_eq!(build("exit 3".into()).1, Err("the build failed (exit status: 3): exit 3".into()));
+        let killed = build("kill -9 $$".into()).1.unwrap_err();
+        assert!(killed.contains("signal: 9"), "{killed}");
+    }
+
+    #[test]
+    fn what_a_build_runs_in_the_background_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let (job, result) = build(format!("mkfifo {0}; sleep 300 > {0} &", pipe.display()));
+        assert_eq!(result, Ok(()));
+        let mut open = File::open(&pipe).unwrap();
+        let (sender, ended) = channel();
+        thread::spawn(move || sender.send(open.read_to_end(&mut Vec::new()).is_ok()).unwrap());
+        assert!(ended.try_recv().is_err(), "it runs as long as the build is kept");
+        drop(job);
+        assert!(ended.recv_timeout(Duration::from_secs(30)).unwrap());
     }
 }
