@@ -380,7 +380,11 @@ mod tests {
         let error = requests.make_folder_as(true, refused).unwrap_err().to_string();
         assert!(error.contains(&format!("docker exec -u {user}")), "{error}");
         assert!(!requests.folder().exists(), "the host could not use it");
-        assert!(requests.make_folder_as(true, |_, owner| Ok(assert_eq!(owner.0, user))).is_ok());
+        let accepted = |_: &File, owner: (u32, u32)| {
+            assert_eq!(owner.0, user);
+            Ok(())
+        };
+        assert!(requests.make_folder_as(true, accepted).is_ok());
         if geteuid().is_root() {
             assert!(requests.make_folder_as(true, refused).is_err(), "a folder of root from before");
             assert_eq!(requests.make_folder().unwrap(), Some((1000, 1000)), "it is handed over now");
