@@ -244,7 +244,7 @@ fn a_receive_whose_output_is_closed_removes_nothing() {
         let script = format!("exec \"$0\" receive jobs {ack} {redirect}");
         Said::new(world.program("sh", &["-c", &script, env!("CARGO_BIN_EXE_hostler")]).output().unwrap())
     };
-    for redirect in [">&-", "<&- >&-", "1<>/dev/null"] {
+    for redirect in [">&-", "<&- >&-", "1<>/dev/null", "1</dev/null", "1</etc/passwd"] {
         let said = receive(redirect, "--ack");
         assert!(said.code == 70 && said.stderr.contains("standard output is closed"), "{redirect}: {said:?}");
         assert!(said.stderr.contains("\n  cure: open standard output"), "{redirect}: {said:?}");

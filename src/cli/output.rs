@@ -82,12 +82,16 @@ pub(super) fn hand_over(text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true if standard output was closed when the process started. In this case, Rust's runtime has opened `/dev/null` in
-/// its place for reading and writing. A shell's `>/dev/null` opens the file for writing only.
+/// Returns true if nothing can be written to standard output, which Rust's standard library does not report. Either the
+/// file is open for reading only, or standard output was closed when the process started. In the second case, Rust's runtime has
+/// opened `/dev/null` in its place for reading and writing. A shell's `>/dev/null` opens the file for writing only.
 pub(super) fn is_closed() -> bool {
     let stdout = io::stdout();
-    let is_read_too = fcntl_getfl(&stdout).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR);
-    is_read_too && fstat(&stdout).is_ok_and(|stat| is_null_device(stat.st_mode, stat.st_rdev))
+    match fcntl_getfl(&stdout).map(|flags| flags & OFlags::RWMODE) {
+        Ok(OFlags::RDONLY) => true,
+        Ok(OFlags::RDWR) => fstat(&stdout).is_ok_and(|stat| is_null_device(stat.st_mode, stat.st_rdev)),
+        _ => false,
+    }
 }
 
 /// Returns true for `/dev/null`. Compares the device numbers, which are fixed on Linux.

@@ -10,6 +10,7 @@
 //! | `pauses` | the consumers that an operator has paused, as files beside the health file |
 //! | `requests` | requests to the host and the host's answers, as files beside the health file |
 //! | `in_flight` | the contents of requests and answers |
+//! | `folder` | creates a folder beside the health file for a command |
 //! | `trust` | checks whether a folder beside the health file can be trusted |
 //! | `presence` | checks whether a running host can answer requests |
 //! | `rival` | detects other writers of the health file |
@@ -22,6 +23,7 @@
 //! `hostler-types`.
 
 mod clock;
+mod folder;
 mod in_flight;
 mod lock;
 mod namespace;

@@ -6,9 +6,10 @@
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
+use super::folder::{self, FolderError};
 use super::{lock, trust};
 
 /// The folder `<health file>.paused`. Not opened until the first call.
@@ -59,17 +60,28 @@ impl Pauses {
     /// # Errors
     /// The folder cannot be trusted, or cannot be written to.
     pub fn add(&self, consumer: &str) -> Result<bool, PauseError> {
-        if !self.is_there()? {
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
-            made.map_err(|cause| PauseError { action: "create the folder", path: self.folder.clone(), cause })?;
-            self.is_there()?;
+        if let Some(parent) = self.folder.parent() {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+            made.map_err(|cause| PauseError { action: "create the folder", path: parent.to_owned(), cause })?;
         }
+        let owner = self.prepare()?;
         let path = self.folder.join(consumer);
         match lock::no_follow().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && self.contains(consumer)? => Ok(false),
+            Ok(file) => {
+                // The host ignores the file of another user.
+                let given = owner.map_or(Ok(()), |(user, group)| fchown(file, Some(user), Some(group)));
+                given.map_err(|cause| PauseError { action: "hand over", path, cause })?;
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && is_file(&path) => Ok(false),
             Err(cause) => Err(PauseError { action: "create", path, cause }),
         }
+    }
+
+    /// Creates the folder, or checks that a command may use it. Returns the owner for new files if the owner is another
+    /// user: root works in the folder of the host's user.
+    fn prepare(&self) -> Result<Option<(u32, u32)>, PauseError> {
+        folder::create(&self.folder).map_err(|FolderError { action, path, cause }| PauseError { action, path, cause })
     }
 
     /// Resumes a consumer. Returns `true` if the consumer was paused before.
@@ -77,9 +89,10 @@ impl Pauses {
     /// # Errors
     /// The folder cannot be trusted, or cannot be written to.
     pub fn remove(&self, consumer: &str) -> Result<bool, PauseError> {
-        if !self.is_there()? {
+        if fs::symlink_metadata(&self.folder).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             return Ok(false);
         }
+        self.prepare()?;
         let path = self.folder.join(consumer);
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
@@ -98,6 +111,11 @@ impl Pauses {
         };
         trust::fault(&found).map_or(Ok(true), |fault| Err(error(io::Error::other(fault))))
     }
+}
+
+/// Returns `true` for a file. Follows no symbolic link.
+fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
 
 #[cfg(test)]
@@ -124,6 +142,23 @@ mod tests {
         assert!(pauses.contains("a").unwrap() && !pauses.contains("c").unwrap());
         assert!(pauses.remove("a").unwrap() && !pauses.remove("a").unwrap());
         assert!(!pauses.contains("a").unwrap() && pauses.contains("b").unwrap());
+    }
+
+    #[test]
+    fn root_pauses_for_the_user_of_the_host() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (folder, pauses) = place();
+        let health_file = folder.path().join("run/health.json");
+        fs::create_dir(folder.path().join("run")).unwrap();
+        fs::write(&health_file, "{}").unwrap();
+        std::os::unix::fs::chown(&health_file, Some(1000), Some(1000)).unwrap();
+        assert!(pauses.add("a").unwrap() && !pauses.add("a").unwrap());
+        for path in [pauses.folder().to_owned(), pauses.folder().join("a")] {
+            assert_eq!(fs::symlink_metadata(&path).unwrap().uid(), 1000, "{}", path.display());
+        }
+        assert!(pauses.remove("a").unwrap() && !pauses.remove("a").unwrap());
     }
 
     #[test]

@@ -10,16 +10,16 @@
 //! Anyone who can write to the folder can cancel messages. The host therefore requires that its own user or root owns
 //! the folder and each request file, and that no one else may write to the folder. The host follows no symbolic link.
 
-use std::fs::{self, DirBuilder, DirEntry, File, Metadata};
+use std::fs::{self, DirEntry, File, Metadata};
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
+use super::folder::{self, FolderError};
 use super::verdict::START_TOLERANCE;
 use super::{Answer, MAX_BYTES, Question, Report, Timestamp, lock, trust};
 
@@ -150,62 +150,13 @@ impl Requests {
         }
     }
 
-    /// Creates a missing folder with mode 0700. Returns the owner (user and group) of the folder if this process runs
-    /// as root and another user owns the folder. Otherwise, returns `None`.
+    /// Creates the folder, or checks that it can be trusted. Returns the owner for new files if the owner is another user.
     fn make_folder(&self) -> Result<Option<(u32, u32)>, RequestError> {
-        self.make_folder_as(geteuid().is_root(), |folder, (user, group)| fchown(folder, Some(user), Some(group)))
-    }
-
-    /// Does the work of [`Self::make_folder`]. `chown` changes the owner of a folder.
-    ///
-    /// Root transfers its folder to the owner of the health file, because the host runs as that user. If root may not
-    /// do that, removes the folder that it has created. Otherwise, the host could never use the folder.
-    fn make_folder_as(
-        &self,
-        is_root: bool,
-        chown: impl Fn(&File, (u32, u32)) -> io::Result<()>,
-    ) -> Result<Option<(u32, u32)>, RequestError> {
-        let host = if is_root { self.host_owner()? } else { None };
-        let is_new = match DirBuilder::new().mode(0o700).create(&self.folder) {
-            Ok(()) => true,
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
-            Err(error) => return Err(failed("create the folder", &self.folder)(error)),
-        };
-        let mut found = self.found()?;
-        if let Some(host) = host.filter(|_| found.is_dir() && (is_new || found.uid() == 0)) {
-            // Follows no symbolic link. Otherwise, the owner of another folder could be changed.
-            let folder = lock::no_follow().read(true).open(&self.folder);
-            if let Err(error) = folder.and_then(|folder| chown(&folder, host)) {
-                if is_new {
-                    let _ = fs::remove_dir(&self.folder);
-                }
-                let cure =
-                    format!("{error}; run this as the user of the host (in a container: docker exec -u {})", host.0);
-                return Err(failed("hand over", &self.folder)(io::Error::other(cure)));
-            }
-            found = self.found()?;
-        }
-        let is_others = is_root && found.uid() != 0;
-        // Root may use a folder of any user if no one but the owner can write to the folder.
-        let fault = if is_others && found.is_dir() && found.mode() & 0o022 == 0 { None } else { trust::fault(&found) };
-        match fault {
-            Some(fault) => Err(failed("trust", &self.folder)(io::Error::other(fault))),
-            None => Ok(is_others.then_some((found.uid(), found.gid()))),
-        }
-    }
-
-    fn found(&self) -> Result<Metadata, RequestError> {
-        fs::symlink_metadata(&self.folder).map_err(failed("read", &self.folder))
-    }
-
-    /// Returns the owner (user and group) of the health file. `None`: the owner is root, or there is no file.
-    fn host_owner(&self) -> Result<Option<(u32, u32)>, RequestError> {
-        let health_file = self.folder.with_extension("");
-        match fs::symlink_metadata(&health_file) {
-            Ok(host) => Ok(Some((host.uid(), host.gid())).filter(|(user, _)| *user != 0)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("read", &health_file)(error)),
-        }
+        folder::create(&self.folder).map_err(|FolderError { action, path, cause }| RequestError::Failed {
+            action,
+            path,
+            cause,
+        })
     }
 
     /// Takes the requests to the host that wrote the report `own`. Removes files that commands left behind more than a
@@ -365,30 +316,6 @@ mod tests {
         assert!(requests.take(&host).unwrap().is_empty());
         assert!(late.exists() && left.iter().all(|path| !path.exists()), "what is old is removed");
         assert_eq!(requests.take(&other).unwrap().len(), 1, "the other finds its own");
-    }
-
-    #[test]
-    fn a_folder_that_root_cannot_hand_over_does_not_stay() {
-        let (folder, requests, _) = place();
-        let health_file = folder.path().join("health.json");
-        fs::write(&health_file, "{}").unwrap();
-        if geteuid().is_root() {
-            std::os::unix::fs::chown(&health_file, Some(1000), Some(1000)).unwrap();
-        }
-        let user = fs::symlink_metadata(&health_file).unwrap().uid();
-        let refused = |_: &File, _| Err(ErrorKind::PermissionDenied.into());
-        let error = requests.make_folder_as(true, refused).unwrap_err().to_string();
-        assert!(error.contains(&format!("docker exec -u {user}")), "{error}");
-        assert!(!requests.folder().exists(), "the host could not use it");
-        let accepted = |_: &File, owner: (u32, u32)| {
-            assert_eq!(owner.0, user);
-            Ok(())
-        };
-        assert!(requests.make_folder_as(true, accepted).is_ok());
-        if geteuid().is_root() {
-            assert!(requests.make_folder_as(true, refused).is_err(), "a folder of root from before");
-            assert_eq!(requests.make_folder().unwrap(), Some((1000, 1000)), "it is handed over now");
-        }
     }
 
     #[test]
