@@ -1,7 +1,7 @@
 //! The queue's file is moved away, or another one is put in its place, while its companions stay where they are.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use rusqlite::Connection;
 
@@ -88,7 +88,7 @@ fn a_host_that_is_killed_while_its_file_is_away_loses_nothing() {
     assert!(!world.path("queue.db").exists(), "nothing is created");
     // An empty file is no better than none.
     std::fs::write(world.path("queue.db"), "").unwrap();
-    refused(&world, "is missing or empty", "to start with an empty queue without them, remove");
+    refused(&world, "is missing or empty", "to give up the messages in");
     shift(&world, "away.db", "queue.db");
     world.send("jobs", ["four"]);
     assert_eq!(consumed(&world), bodies(["one", "two", "three", "four"]));
@@ -121,4 +121,29 @@ fn an_open_file_is_not_opened_by_another_name() {
     shift(&world, "away.db", "queue.db");
     host.kill();
     assert_eq!(world.depth("jobs").visible, 3);
+}
+
+/// A file that cannot be opened shows no locks, as one that was put in the place of an open one does.
+#[test]
+fn a_file_without_permission_is_not_taken_for_another_one() {
+    let world = World::new(JOBS);
+    let host = paused_host(&world);
+    let hostler = env!("CARGO_BIN_EXE_hostler");
+    // Root opens any file, but not without these two capabilities.
+    let without = ["--bounding-set", "--inh-caps"].map(|set| format!("{set}=-dac_override,-dac_read_search"));
+    for name in ["queue.db", "queue.db-shm"] {
+        let mode = |mode| std::fs::set_permissions(world.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o000);
+        let mut command = if rustix::process::getuid().is_root() {
+            world.program("setpriv", &[&without[0], &without[1], hostler, "queues"])
+        } else {
+            world.command(&["queues"])
+        };
+        let said = Said::new(command.output().unwrap());
+        mode(0o600);
+        let told = ["cannot open the queue", &format!("{name}`: Permission denied"), "must be writable for this user"];
+        assert!(said.code == 69 && told.iter().all(|part| said.stderr.contains(part)), "{name}: {said:?}");
+    }
+    host.kill();
+    assert_eq!(consumed(&world), bodies(["one", "two", "three"]));
 }

@@ -63,14 +63,8 @@ impl Drop for Claim {
 pub(super) enum ClaimError {
     /// The companions belong to another file.
     Foreign(Foreign),
-    /// The file cannot be opened or created.
-    Io(io::Error),
-}
-
-impl From<io::Error> for ClaimError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    /// This file, which is the queue's file or a companion, cannot be opened or created.
+    Io(PathBuf, io::Error),
 }
 
 /// Claims the file at `path` for a connection. Creates a missing file that only this user can read. Waits up to
@@ -80,29 +74,33 @@ impl From<io::Error> for ClaimError {
 /// [`ClaimError`] if the companions belong to another file, or if the file cannot be opened or created.
 pub(super) fn claim(path: &Path) -> Result<Claim, ClaimError> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let io = |error| ClaimError::Io(path.to_owned(), error);
     let is_open = |identity: &Identity| open.contains_key(identity);
     if !fs::metadata(path).is_ok_and(|file| is_open(&identity(&file))) {
-        check(path).map_err(ClaimError::Foreign)?;
+        check(path)?;
         // If SQLite created the file, other users could read it. SQLite gives the companions the same permissions as
         // the file.
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(io)?;
     }
-    let identity = identity(&fs::metadata(path)?);
+    let identity = identity(&fs::metadata(path).map_err(io)?);
     *open.entry(identity).or_default() += 1;
     Ok(Claim(identity))
 }
 
 /// Checks that existing companions belong to the file at `path`. The file may be missing. Waits up to [`PATIENCE`]
 /// while another process opens or closes the file.
-pub(super) fn check(path: &Path) -> Result<(), Foreign> {
+///
+/// # Errors
+/// [`ClaimError`] if the companions belong to another file, or if the locks of a file cannot be read.
+pub(super) fn check(path: &Path) -> Result<(), ClaimError> {
     let path = without_links(path);
     let begin = Instant::now();
     loop {
-        let Some(foreign) = Seen::now(&path).foreign() else { return Ok(()) };
+        let Some(foreign) = Seen::now(&path)?.foreign() else { return Ok(()) };
         // A process that opens the queue locks the file shortly before the companion. A process that closes the queue
         // unlocks both in the reverse order. Between the two steps, the companion does not seem to belong to the file.
         if !foreign.may_pass() || begin.elapsed() > PATIENCE {
-            return Err(foreign);
+            return Err(ClaimError::Foreign(foreign));
         }
         #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
         thread::sleep(LOOK);
@@ -133,11 +131,20 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 /// Returns `true` if another process holds a lock on this file. An open connection of SQLite always holds a lock on the
 /// queue's file and a lock on the `-shm` file.
-fn is_locked(path: &Path) -> bool {
+///
+/// # Errors
+/// [`ClaimError::Io`] if the file exists and cannot be opened. Its locks are unknown then: a file without a visible lock
+/// would be taken for another file than the one that the companions belong to.
+fn is_locked(path: &Path) -> Result<bool, ClaimError> {
     // Opening a pipe would block until another process opens the pipe for writing.
-    let is_file = fs::metadata(path).is_ok_and(|file| file.is_file());
-    let file = if is_file { File::open(path).ok() } else { None };
-    file.and_then(|file| fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok().flatten()).is_some()
+    if !fs::metadata(path).is_ok_and(|file| file.is_file()) {
+        return Ok(false);
+    }
+    match File::open(path) {
+        Ok(file) => Ok(fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok().flatten().is_some()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(ClaimError::Io(path.to_owned(), error)),
+    }
 }
 
 /// The state of the queue's file and of its companions.
@@ -154,13 +161,14 @@ struct Seen {
 }
 
 impl Seen {
-    fn now(path: &Path) -> Self {
+    fn now(path: &Path) -> Result<Self, ClaimError> {
         let is_filled = |path: &Path| fs::metadata(path).is_ok_and(|file| file.len() > 0);
         // Reads the state of the companions first. SQLite writes to the file before it creates the companions, so
         // existing companions of the same file imply that the file is not empty.
         let wal_is_filled = is_filled(&beside(path, "-wal"));
-        let companions_are_used = is_locked(&beside(path, "-shm"));
-        Self { wal_is_filled, companions_are_used, file_is_filled: is_filled(path), file_is_used: is_locked(path) }
+        let companions_are_used = is_locked(&beside(path, "-shm"))?;
+        let (file_is_filled, file_is_used) = (is_filled(path), is_locked(path)?);
+        Ok(Self { wal_is_filled, companions_are_used, file_is_filled, file_is_used })
     }
 
     /// Returns the reason why the companions do not belong to the file. `None`: the companions belong to the file, or
@@ -207,8 +215,8 @@ impl Foreign {
         let (path, wal, shm) = (path.display(), wal.display(), shm.display());
         match self {
             Self::Emptied => format!(
-                "the queue `{path}` was emptied while a hostler had it open: stop that hostler, then put a sound copy in its place, \
-                 or remove it with `{wal}` and `{shm}` to start with an empty one"
+                "the queue `{path}` was emptied while a hostler had it open: stop that hostler, then put a sound copy in its place; \
+                 or, to give up the messages in `{wal}` and start with an empty queue, move it away with `{wal}` and `{shm}`"
             ),
             Self::Moved => format!(
                 "the queue `{path}` was moved or removed while a hostler has it open, and `{wal}` and `{shm}` are in use for the file \
@@ -216,11 +224,12 @@ impl Foreign {
             ),
             Self::LeftBehind => format!(
                 "the queue `{path}` is missing or empty, and `{wal}` holds messages of the file that was there: move that file back; \
-                 or, to start with an empty queue without them, remove `{wal}` and `{shm}`"
+                 or, to give up the messages in `{wal}` and start with an empty queue, move `{wal}` and `{shm}` away"
             ),
             Self::Replaced => format!(
                 "the queue `{path}` is another file than the one that `{wal}` and `{shm}` belong to, which a running hostler has \
-                 open: put the former file back, or stop that hostler and remove `{wal}` and `{shm}`"
+                 open: put the former file back; or, to give up the messages in `{wal}`, stop that hostler and move `{wal}` and \
+                 `{shm}` away"
             ),
             Self::Elsewhere => format!(
                 "the queue `{path}` is open in another process without `{wal}` and `{shm}`, so perhaps under the path that it had \
@@ -263,10 +272,21 @@ mod tests {
         symlink("data/queue.db", path("link")).unwrap();
         symlink(path("link"), path("queue.db")).unwrap();
         assert_eq!(without_links(&path("queue.db")), path("data/queue.db"));
-        assert_eq!(check(&path("queue.db")), Ok(()));
+        assert!(check(&path("queue.db")).is_ok());
         fs::write(path("data/queue.db-wal"), "messages").unwrap();
-        assert_eq!(check(&path("queue.db")), Err(Foreign::LeftBehind));
+        assert!(matches!(check(&path("queue.db")), Err(ClaimError::Foreign(Foreign::LeftBehind))));
         assert!(matches!(claim(&path("queue.db")), Err(ClaimError::Foreign(Foreign::LeftBehind))));
         assert!(!path("data/queue.db").exists(), "nothing is created");
+    }
+
+    #[test]
+    fn a_cure_that_moves_the_log_away_says_that_it_holds_messages() {
+        let all = [Foreign::Emptied, Foreign::Moved, Foreign::LeftBehind, Foreign::Replaced, Foreign::Elsewhere];
+        for text in all.map(|foreign| foreign.text(Path::new("q.db"))) {
+            assert!(!text.contains("remove `"), "{text}");
+            if let Some(cure) = text.find("move `q.db-wal`").or(text.find("move it away with")) {
+                assert!(text[..cure].contains("to give up the messages in `q.db-wal`"), "{text}");
+            }
+        }
     }
 }

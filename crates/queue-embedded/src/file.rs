@@ -133,10 +133,7 @@ impl Drop for Opened {
 
 /// Opens the queue at `path`. Creates a missing file.
 pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result<Opened, QueueError> {
-    let claim = companions::claim(path).map_err(|error| match error {
-        ClaimError::Foreign(foreign) => refusal(path, foreign),
-        ClaimError::Io(error) => cannot_open(path, &error),
-    })?;
+    let claim = companions::claim(path).map_err(|error| unclaimed(path, error))?;
     let db = connect(path, worker).map_err(|error| error.of(path))?;
     let time = QueueTime::of(&db, clock).map_err(|error| fault(path, &error))?;
     let opened = Opened { db, path: path.to_owned(), time, claim: Some(claim) };
@@ -148,7 +145,7 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result
 pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
     let opened = match path.try_exists() {
         Ok(false) => {
-            companions::check(path).map_err(|foreign| refusal(path, foreign))?;
+            companions::check(path).map_err(|error| unclaimed(path, error))?;
             empty(path, clock).map_err(|error| error.of(path))?
         }
         Ok(true) | Err(_) => open(path, clock, Worker::Thread)?,
@@ -169,11 +166,21 @@ fn refusal(path: &Path, foreign: Foreign) -> QueueError {
     QueueError::Refused(foreign.text(path))
 }
 
+fn unclaimed(path: &Path, error: ClaimError) -> QueueError {
+    match error {
+        ClaimError::Foreign(foreign) => refusal(path, foreign),
+        ClaimError::Io(file, error) => cannot_open(&file, &error),
+    }
+}
+
 fn cannot_open(path: &Path, error: &io::Error) -> QueueError {
     let cure = match error.kind() {
         io::ErrorKind::NotFound => "create its folder, or name another path",
         io::ErrorKind::IsADirectory => "it is a folder; name a file in it",
-        _ => "the file and its folder must be writable for this user",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "the file, its -wal and -shm files, and its folder must be writable for this user"
+        }
+        _ => "hostler must be able to read and write the file, its -wal and -shm files, and its folder",
     };
     QueueError::Refused(format!("cannot open the queue `{}`: {error}; {cure}", path.display()))
 }
@@ -327,8 +334,8 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
 
 fn damaged(file: &Path, how: &str) -> String {
     format!(
-        "the queue `{}` is damaged ({how}): put a sound copy in its place, \
-         or move it away with its -wal and -shm files to start with an empty one",
+        "the queue `{}` is damaged ({how}): put a sound copy in its place; or, to give up its messages and those in \
+         its -wal file, move it away with its -wal and -shm files to start with an empty one",
         file.display()
     )
 }
