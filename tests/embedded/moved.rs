@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use rusqlite::Connection;
 
+use super::PATIENCE;
 use crate::support::hostler::{Depth, Host, Said, World};
 
 const JOBS: &str = "[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/main-echoes.wat'";
@@ -146,4 +147,40 @@ fn a_file_without_permission_is_not_taken_for_another_one() {
     }
     host.kill();
     assert_eq!(consumed(&world), bodies(["one", "two", "three"]));
+}
+
+/// The host reads and writes its removed `-wal`, which nobody else finds.
+#[test]
+fn a_host_whose_log_was_removed_saves_the_messages_as_it_stops() {
+    let both = "or because both were removed";
+    let alone = "was removed or replaced while a hostler has it open: stop that hostler with SIGTERM";
+    for (names, told) in [(&["queue.db-wal"][..], alone), (&["queue.db-wal", "queue.db-shm"], both)] {
+        let world = World::new(JOBS);
+        let mut host = paused_host(&world);
+        for name in names {
+            std::fs::remove_file(world.path(name)).unwrap();
+        }
+        for args in COMMANDS {
+            let said = world.output(args);
+            let named = said.stderr.contains("queue.db-wal`") && said.stderr.contains(told);
+            assert!(said.code == 69 && named, "{args:?}: {said:?}");
+            assert!(!world.path("queue.db-wal").exists(), "nothing is created, {args:?}");
+        }
+        assert_eq!(host.stop(), 0);
+        assert_eq!(consumed(&world), bodies(["one", "two", "three"]));
+    }
+}
+
+#[test]
+fn a_host_whose_log_is_removed_becomes_unhealthy() {
+    let times = "\nprocessing_timeout = '1s'\nhealthcheck_timeout = '2s'";
+    let world = World::new(&format!("{JOBS}{times}"));
+    let host = world.started();
+    // A host whose first receives are refused ends.
+    world.send("jobs", ["x"]);
+    host.settled(1);
+    std::fs::remove_file(world.path("queue.db-wal")).unwrap();
+    host.wait_for(PATIENCE, |line| line.to_string().contains("so that it writes the messages into the queue"));
+    let unhealthy = || (world.output(&["check-consumer-health"]).code == 1).then_some(());
+    crate::support::hostler::until("an unhealthy verdict", PATIENCE, unhealthy);
 }

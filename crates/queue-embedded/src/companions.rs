@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -25,6 +25,9 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Maximum number of symbolic links to follow. Equals the kernel's limit.
 const MAX_LINKS: usize = 40;
+
+/// The first bytes of a `-wal` file, except for the last bit of the last byte, which tells the byte order of checksums.
+const WAL_MAGIC: [u8; 4] = [0x37, 0x7f, 0x06, 0x82];
 
 /// Device number and inode number of a file. They differ if the file at a path is replaced by another file.
 type Identity = (u64, u64);
@@ -122,6 +125,65 @@ fn without_links(path: &Path) -> PathBuf {
     path
 }
 
+/// The content of a `-wal` file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WalState {
+    Missing,
+    /// SQLite has written nothing yet, or a checkpoint has moved all messages and truncated the file, or somebody else
+    /// has emptied the file.
+    Empty,
+    Filled,
+    /// The header is not SQLite's. A writer that has the file open goes on at its old position after somebody else has
+    /// emptied the file, which leaves a hole at the beginning.
+    Overwritten,
+}
+
+impl WalState {
+    /// Returns the state of the `-wal` of the queue's file at `path`.
+    pub(super) fn of(path: &Path) -> Self {
+        Self::at(&beside(&without_links(path), "-wal"))
+    }
+
+    fn at(wal: &Path) -> Self {
+        match fs::metadata(wal) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::Missing,
+            Ok(file) if file.len() > 0 => {
+                let mut start = [0; 4];
+                // SQLite locks no `-wal`, so closing this descriptor releases no lock.
+                let is_read =
+                    file.is_file() && File::open(wal).and_then(|mut file| file.read_exact(&mut start)).is_ok();
+                start[3] &= !1;
+                if is_read && start != WAL_MAGIC { Self::Overwritten } else { Self::Filled }
+            }
+            Ok(_) | Err(_) => Self::Empty,
+        }
+    }
+}
+
+/// The `-wal` file that a connection has open. SQLite never removes or replaces a `-wal` that is open.
+#[derive(Debug)]
+pub(super) struct Wal {
+    path: PathBuf,
+    identity: Identity,
+}
+
+impl Wal {
+    /// Remembers the `-wal` of the queue's file at `path`. `None`: there is no `-wal`.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let path = beside(&without_links(path), "-wal");
+        let identity = identity(&fs::metadata(&path).ok()?);
+        Some(Self { path, identity })
+    }
+
+    /// Returns the state of the remembered file. [`WalState::Missing`]: the file is no longer at its path.
+    pub(super) fn state(&self) -> WalState {
+        match fs::metadata(&self.path) {
+            Ok(file) if identity(&file) != self.identity => WalState::Missing,
+            _ => WalState::at(&self.path),
+        }
+    }
+}
+
 /// Returns the path of a companion.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
@@ -150,8 +212,7 @@ fn is_locked(path: &Path) -> Result<bool, ClaimError> {
 /// The state of the queue's file and of its companions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// Set if the `-wal` file is not empty.
-    wal_is_filled: bool,
+    wal: WalState,
     /// Set if another process has the companions open.
     companions_are_used: bool,
     /// Set if the queue's file is not empty.
@@ -165,22 +226,25 @@ impl Seen {
         let is_filled = |path: &Path| fs::metadata(path).is_ok_and(|file| file.len() > 0);
         // Reads the state of the companions first. SQLite writes to the file before it creates the companions, so
         // existing companions of the same file imply that the file is not empty.
-        let wal_is_filled = is_filled(&beside(path, "-wal"));
+        let wal = WalState::at(&beside(path, "-wal"));
         let companions_are_used = is_locked(&beside(path, "-shm"))?;
         let (file_is_filled, file_is_used) = (is_filled(path), is_locked(path)?);
-        Ok(Self { wal_is_filled, companions_are_used, file_is_filled, file_is_used })
+        Ok(Self { wal, companions_are_used, file_is_filled, file_is_used })
     }
 
     /// Returns the reason why the companions do not belong to the file. `None`: the companions belong to the file, or
     /// there are no companions.
     fn foreign(self) -> Option<Foreign> {
-        let Self { wal_is_filled, companions_are_used, file_is_filled, file_is_used } = self;
+        let Self { wal, companions_are_used, file_is_filled, file_is_used } = self;
+        let wal_is_filled = matches!(wal, WalState::Filled | WalState::Overwritten);
         match (file_is_filled, file_is_used) {
             (false, true) if wal_is_filled || companions_are_used => Some(Foreign::Emptied),
             (false, false) if companions_are_used => Some(Foreign::Moved),
             (false, false) if wal_is_filled => Some(Foreign::LeftBehind),
             (true, false) if companions_are_used => Some(Foreign::Replaced),
             (true, true) if !companions_are_used => Some(Foreign::Elsewhere),
+            (true, true) if wal == WalState::Missing => Some(Foreign::WalRemoved),
+            (true, true) if wal == WalState::Overwritten => Some(Foreign::WalEmptied),
             _ => None,
         }
     }
@@ -200,12 +264,17 @@ pub(super) enum Foreign {
     Replaced,
     /// Another process has the file open, but not the companions.
     Elsewhere,
+    /// The `-wal` was removed or replaced while a process has it open. That process still reads and writes the removed
+    /// file.
+    WalRemoved,
+    /// The `-wal` was emptied while a process has it open.
+    WalEmptied,
 }
 
 impl Foreign {
     /// Returns `true` if this reason may be temporary, because another process is just opening or closing the file.
     fn may_pass(self) -> bool {
-        matches!(self, Self::Replaced | Self::Elsewhere)
+        matches!(self, Self::Replaced | Self::Elsewhere | Self::WalRemoved)
     }
 
     /// Returns the error text: the fault, and the fix for the operator.
@@ -232,8 +301,17 @@ impl Foreign {
                  `{shm}` away"
             ),
             Self::Elsewhere => format!(
-                "the queue `{path}` is open in another process without `{wal}` and `{shm}`, so perhaps under the path that it had \
-                 before it was moved: move it back there, or stop that process"
+                "the queue `{path}` is open in another process without `{wal}` and `{shm}`: perhaps under the path that it had \
+                 before it was moved, or because both were removed: move it back there; or stop that process with SIGTERM, so that \
+                 it writes its messages into the file"
+            ),
+            Self::WalRemoved => format!(
+                "`{wal}`, which holds messages of the queue `{path}`, was removed or replaced while a hostler has it open: stop that \
+                 hostler with SIGTERM, so that it writes the messages into the queue, and start it again"
+            ),
+            Self::WalEmptied => format!(
+                "`{wal}`, which held messages of the queue `{path}`, was emptied while a hostler had it open: restart that hostler to \
+                 go on with what `{path}` holds without them, or stop it and put a sound copy of all files in their place"
             ),
         }
     }
@@ -247,21 +325,26 @@ mod tests {
 
     #[test]
     fn companions_belong_to_a_file_that_is_used_as_they_are() {
-        let seen = |wal_is_filled, companions_are_used, file_is_filled, file_is_used| {
-            Seen { wal_is_filled, companions_are_used, file_is_filled, file_is_used }.foreign()
+        use WalState::{Empty, Filled, Missing, Overwritten};
+        let seen = |wal, companions_are_used, file_is_filled, file_is_used| {
+            Seen { wal, companions_are_used, file_is_filled, file_is_used }.foreign()
         };
-        for wal in [false, true] {
+        for wal in [Missing, Empty, Filled, Overwritten] {
             assert_eq!(seen(wal, false, true, false), None, "nobody has it open; a crash may have left the log");
-            assert_eq!(seen(wal, true, true, true), None, "somebody has it open");
             assert_eq!(seen(wal, true, false, false), Some(Foreign::Moved));
             assert_eq!(seen(wal, true, true, false), Some(Foreign::Replaced));
             assert_eq!(seen(wal, false, true, true), Some(Foreign::Elsewhere));
             assert_eq!(seen(wal, true, false, true), Some(Foreign::Emptied));
         }
-        assert_eq!(seen(false, false, false, false), None, "a new file");
-        assert_eq!(seen(false, false, false, true), None, "somebody creates it");
-        assert_eq!(seen(true, false, false, false), Some(Foreign::LeftBehind));
-        assert_eq!(seen(true, false, false, true), Some(Foreign::Emptied));
+        for wal in [Empty, Filled] {
+            assert_eq!(seen(wal, true, true, true), None, "somebody has it open");
+        }
+        assert_eq!(seen(Missing, true, true, true), Some(Foreign::WalRemoved));
+        assert_eq!(seen(Overwritten, true, true, true), Some(Foreign::WalEmptied));
+        assert_eq!(seen(Missing, false, false, false), None, "a new file");
+        assert_eq!(seen(Missing, false, false, true), None, "somebody creates it");
+        assert_eq!(seen(Filled, false, false, false), Some(Foreign::LeftBehind));
+        assert_eq!(seen(Filled, false, false, true), Some(Foreign::Emptied));
     }
 
     #[test]
@@ -281,7 +364,15 @@ mod tests {
 
     #[test]
     fn a_cure_that_moves_the_log_away_says_that_it_holds_messages() {
-        let all = [Foreign::Emptied, Foreign::Moved, Foreign::LeftBehind, Foreign::Replaced, Foreign::Elsewhere];
+        let all = [
+            Foreign::Emptied,
+            Foreign::Moved,
+            Foreign::LeftBehind,
+            Foreign::Replaced,
+            Foreign::Elsewhere,
+            Foreign::WalRemoved,
+            Foreign::WalEmptied,
+        ];
         for text in all.map(|foreign| foreign.text(Path::new("q.db"))) {
             assert!(!text.contains("remove `"), "{text}");
             if let Some(cure) = text.find("move `q.db-wal`").or(text.find("move it away with")) {

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior, ffi};
 
 use super::Worker;
 use super::clock::{Clock, QueueTime};
-use super::companions::{self, Claim, ClaimError, Foreign};
+use super::companions::{self, Claim, ClaimError, Foreign, Wal, WalState};
 use hostler_queue::QueueError;
 
 /// Application id that marks an SQLite file as a hostler queue ("Hstl").
@@ -88,17 +89,19 @@ pub(super) struct Opened {
     pub(super) time: QueueTime,
     /// The claim on the file. `None`: there was no file at the path, so an empty queue is in memory.
     claim: Option<Claim>,
+    /// The `-wal` file. `None`: the queue is in memory.
+    wal: Option<Wal>,
 }
 
 impl Opened {
-    /// Checks that the opened file is still the file at the queue's path. A write to a file that was removed or
-    /// replaced would be lost.
+    /// Checks that the opened file is still the file at the queue's path, and its `-wal` beside it. A write to a file
+    /// that was removed or replaced would be lost.
     pub(super) fn still_there(&self) -> Result<(), QueueError> {
         // An open queue's file contains at least a header, so an empty file was emptied by another process.
         match self.found() {
             _ if self.claim.is_none() => return Ok(()),
             Some(file) if file.len() == 0 => return Err(refusal(&self.path, Foreign::Emptied)),
-            Some(_) => return Ok(()),
+            Some(_) => return self.wal_fault().map_or(Ok(()), |foreign| Err(refusal(&self.path, foreign))),
             None => {}
         }
         Err(QueueError::Refused(format!(
@@ -114,6 +117,40 @@ impl Opened {
         found.filter(|file| self.claim.as_ref().is_some_and(|claim| claim.is_of(file)))
     }
 
+    /// Returns the fault of the `-wal` file. `None`: the `-wal` is as SQLite left it. If the `-wal` was removed, writes
+    /// its messages into the queue's file, because they are in no other file.
+    fn wal_fault(&self) -> Option<Foreign> {
+        let wal = self.wal.as_ref()?;
+        let state = wal.state();
+        let is_emptied = match state {
+            WalState::Filled => return None,
+            WalState::Missing => {
+                // If this fails, the next check or the end of this process tries again.
+                let _ = self.checkpoint("PASSIVE");
+                return Some(Foreign::WalRemoved);
+            }
+            WalState::Overwritten => self.checkpoint("NOOP").is_ok_and(|(pages, _)| pages > 0),
+            WalState::Empty => self.checkpoint("NOOP").is_ok_and(|(pages, moved)| pages > moved),
+        };
+        // SQLite may have written the first message in the meantime.
+        (is_emptied && wal.state() == state).then_some(Foreign::WalEmptied)
+    }
+
+    /// Empties a `-wal` that was overwritten and that SQLite ignores, because no process had it open. Other processes
+    /// would take it for one that was emptied under this process.
+    fn empty_ignored_wal(&self) {
+        let is_overwritten = self.wal.as_ref().is_some_and(|wal| wal.state() == WalState::Overwritten);
+        if is_overwritten && self.checkpoint("NOOP").is_ok_and(|(pages, _)| pages == 0) {
+            let _ = self.checkpoint("TRUNCATE");
+        }
+    }
+
+    /// Writes messages from the `-wal` into the queue's file, or nothing with the mode `NOOP`. Returns the number of
+    /// pages in the `-wal`, and the number of those that are in the queue's file.
+    fn checkpoint(&self, mode: &str) -> rusqlite::Result<(i64, i64)> {
+        self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| Ok((row.get(1)?, row.get(2)?)))
+    }
+
     /// Converts an SQLite error on this file.
     pub(super) fn fault(&self, error: &rusqlite::Error) -> QueueError {
         fault(&self.path, error)
@@ -121,12 +158,17 @@ impl Opened {
 }
 
 impl Drop for Opened {
-    /// Writes the messages in the `-wal` file to the queue's file if that file was moved or removed without its
-    /// companions. SQLite does not do so when it closes a file that is no longer at its path.
+    /// Writes the messages in the `-wal` file to the queue's file if one of the two is no longer at its path. SQLite does
+    /// not do so when it closes a file that was moved. Writes nothing from a `-wal` that was emptied, because that would
+    /// damage the queue's file.
     fn drop(&mut self) {
-        if self.found().is_none() && self.claim.is_some() {
+        match self.found() {
+            Some(_) if self.wal_fault() == Some(Foreign::WalEmptied) => {
+                let _ = self.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            }
             // If this fails, the messages stay in the `-wal` file, which is not removed.
-            let _ = self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            None if self.claim.is_some() => drop(self.checkpoint("TRUNCATE")),
+            _ => {}
         }
     }
 }
@@ -136,7 +178,8 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result
     let claim = companions::claim(path).map_err(|error| unclaimed(path, error))?;
     let db = connect(path, worker).map_err(|error| error.of(path))?;
     let time = QueueTime::of(&db, clock).map_err(|error| fault(path, &error))?;
-    let opened = Opened { db, path: path.to_owned(), time, claim: Some(claim) };
+    let opened = Opened { db, path: path.to_owned(), time, claim: Some(claim), wal: Wal::of(path) };
+    opened.empty_ignored_wal();
     opened.still_there()?;
     Ok(opened)
 }
@@ -159,7 +202,7 @@ fn empty(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, OpenError> {
     let db = Connection::open_in_memory()?;
     create(&db, path)?;
     let time = QueueTime::of(&db, clock)?;
-    Ok(Opened { db, path: path.to_owned(), time, claim: None })
+    Ok(Opened { db, path: path.to_owned(), time, claim: None, wal: None })
 }
 
 fn refusal(path: &Path, foreign: Foreign) -> QueueError {
@@ -326,10 +369,20 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             refused(format!("cannot write the queue `{path}` ({error}): its folder must be writable for this user"))
         }
+        // Another command may have created an empty `-wal` in place of one that was removed.
+        Some(ErrorCode::SystemIoFailure)
+            if extended_code(error) == ffi::SQLITE_IOERR_SHORT_READ && WalState::of(file) != WalState::Filled =>
+        {
+            refused(Foreign::WalEmptied.text(file))
+        }
         // An error without an SQLite code concerns a stored value that hostler did not write.
         Some(ErrorCode::DatabaseCorrupt) | None => refused(damaged(file, &error.to_string())),
         Some(_) => QueueError::Unavailable(format!("the queue `{path}` failed: {error}")),
     }
+}
+
+fn extended_code(error: &rusqlite::Error) -> i32 {
+    error.sqlite_error().map_or(ffi::SQLITE_OK, |error| error.extended_code)
 }
 
 fn damaged(file: &Path, how: &str) -> String {
@@ -338,4 +391,85 @@ fn damaged(file: &Path, how: &str) -> String {
          its -wal file, move it away with its -wal and -shm files to start with an empty one",
         file.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SystemClock;
+
+    /// Creates a queue with three rows that only the `-wal` holds.
+    fn filled(path: &Path) -> Opened {
+        let opened = opened(path);
+        insert(&opened, 3);
+        opened
+    }
+
+    fn opened(path: &Path) -> Opened {
+        open(path, Arc::new(SystemClock), Worker::Thread).unwrap()
+    }
+
+    fn insert(opened: &Opened, rows: usize) {
+        for _ in 0..rows {
+            opened.db.execute("INSERT INTO content (id, body) VALUES ('x', x'')", []).unwrap();
+        }
+    }
+
+    fn rows(opened: &Opened) -> i64 {
+        opened.db.query_row("SELECT count(*) FROM content", [], |row| row.get(0)).unwrap()
+    }
+
+    fn told(opened: &Opened, what: &str) {
+        let Err(QueueError::Refused(text)) = opened.still_there() else { panic!("{what}: not noticed") };
+        assert!(text.contains(what) && text.contains("queue.db-wal`"), "{what}: {text}");
+    }
+
+    #[test]
+    fn a_removed_or_replaced_log_is_noticed_and_its_messages_are_saved() {
+        for replacement in [None, Some("")] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = |name: &str| folder.path().join(name);
+            let queue = filled(&path("queue.db"));
+            queue.still_there().unwrap();
+            fs::remove_file(path("queue.db-wal")).unwrap();
+            if let Some(content) = replacement {
+                fs::write(path("queue.db-wal"), content).unwrap();
+            }
+            told(&queue, "was removed or replaced while a hostler has it open");
+            // As after a kill of the process.
+            fs::copy(path("queue.db"), path("killed.db")).unwrap();
+            assert_eq!(rows(&opened(&path("killed.db"))), 3, "{replacement:?}");
+            insert(&queue, 1);
+            drop(queue);
+            assert_eq!(rows(&opened(&path("queue.db"))), 4, "{replacement:?}");
+        }
+    }
+
+    #[test]
+    fn an_emptied_log_is_noticed_and_damages_nothing() {
+        for writes_on in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("queue.db");
+            let queue = filled(&path);
+            // Any program may do this, and moves the messages into the file first.
+            queue.checkpoint("TRUNCATE").unwrap();
+            queue.still_there().unwrap();
+            insert(&queue, 1);
+            queue.still_there().unwrap();
+            fs::write(folder.path().join("queue.db-wal"), "").unwrap();
+            if writes_on {
+                insert(&queue, 1);
+            }
+            told(&queue, "was emptied while a hostler had it open");
+            if !writes_on {
+                let error = open(&path, Arc::new(SystemClock), Worker::Thread).err().unwrap().to_string();
+                assert!(error.contains("was emptied while a hostler had it open"), "{error}");
+            }
+            drop(queue);
+            let again = opened(&path);
+            assert_eq!(rows(&again), 3, "what the file has is left, {writes_on}");
+            insert(&again, 1);
+            again.still_there().unwrap();
+        }
+    }
 }
