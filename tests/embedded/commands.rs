@@ -1,6 +1,6 @@
 //! What commands do to the embedded queue's file, and what they leave as it is.
 
-use crate::support::hostler::{Depth, World};
+use crate::support::hostler::{Depth, Said, World};
 
 const JOBS: &str = "[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/main-echoes.wat'";
 
@@ -111,4 +111,17 @@ fn an_exchange_of_the_config_gets_what_is_sent_to_its_name() {
     world.config(&[consumer("mobile", "news.mobile"), consumer("news", "news.news")].concat());
     world.send("news", ["x"]);
     assert_eq!([visible("news"), visible("mobile"), visible("desk")], [2, 1, 1]);
+}
+
+#[test]
+fn a_limit_of_the_size_of_files_is_named_as_a_possible_cause() {
+    let world = World::new(JOBS);
+    let args = ["--fsize=4096", env!("CARGO_BIN_EXE_hostler"), "send", "jobs", "--body", "x"];
+    let said = Said::new(world.program("prlimit", &args).output().unwrap());
+    assert!(
+        said.code == 69 && said.stderr.contains("limit of its size (4096 bytes), raise that (`ulimit -f`)"),
+        "{said:?}"
+    );
+    world.send("jobs", ["x"]);
+    assert_eq!(world.depth("jobs").visible, 1);
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior, ffi};
+use rustix::process::{Resource, getrlimit};
 
 use super::Worker;
 use super::clock::{Clock, QueueTime};
@@ -375,10 +376,21 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
         {
             refused(Foreign::WalEmptied.text(file))
         }
+        Some(ErrorCode::SystemIoFailure) => {
+            let limit = getrlimit(Resource::Fsize).current;
+            QueueError::Unavailable(format!("the queue `{path}` failed: {error}{}", size_hint(limit)))
+        }
         // An error without an SQLite code concerns a stored value that hostler did not write.
         Some(ErrorCode::DatabaseCorrupt) | None => refused(damaged(file, &error.to_string())),
         Some(_) => QueueError::Unavailable(format!("the queue `{path}` failed: {error}")),
     }
+}
+
+/// Returns a hint for an I/O error. SQLite does not tell which of its errors is due to the limit of the size of files.
+fn size_hint(limit: Option<u64>) -> String {
+    let hint =
+        |limit| format!("; if a file has reached the limit of its size ({limit} bytes), raise that (`ulimit -f`)");
+    limit.map(hint).unwrap_or_default()
 }
 
 fn extended_code(error: &rusqlite::Error) -> i32 {
