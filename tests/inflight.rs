@@ -99,7 +99,7 @@ fn a_message_is_cancelled_while_its_consumer_is_paused_and_while_the_host_drains
     world.send("work", ["l", "l"]);
     let messages = until_in_flight(&world, 2);
     assert_eq!(world.output(&["pause", "work"]).code, 0);
-    host.wait_for(PATIENCE, |line| line["message"] == "paused: nothing more is received");
+    host.wait_for(PATIENCE, |line| line["message"] == "paused; receiving no more messages");
     assert_eq!(world.output(&["cancel", &id(&messages[0])]).code, 0);
     host.settled(1);
     host.signal(Signal::TERM);

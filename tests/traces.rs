@@ -325,7 +325,7 @@ fn against(endpoint: &str, until: Option<&str>) -> Vec<Value> {
 
 /// One warning, which says why.
 fn is_told_once(lines: &[Value], why: &str) {
-    let told: Vec<_> = lines.iter().filter(|line| said(line).contains("do not reach")).collect();
+    let told: Vec<_> = lines.iter().filter(|line| said(line).contains("cannot export spans")).collect();
     assert_eq!(told.len(), 1, "{lines:?}");
     assert_eq!(told[0]["level"], "WARN");
     assert!(told[0]["error"].as_str().unwrap().contains(why), "{:?}", told[0]);
@@ -333,7 +333,7 @@ fn is_told_once(lines: &[Value], why: &str) {
 
 #[test]
 fn a_collector_that_is_down_is_told_of_once_and_delays_nothing() {
-    is_told_once(&against("http://127.0.0.1:9", Some("do not reach")), "refused");
+    is_told_once(&against("http://127.0.0.1:9", Some("cannot export spans")), "refused");
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn a_collector_that_says_nothing_delays_nothing() {
 #[test]
 fn a_collector_that_answers_errors_is_told_of_once() {
     let web = Web::start(|_, _| Reply::status(500));
-    is_told_once(&against(&format!("http://{}", web.address), Some("do not reach")), "500");
+    is_told_once(&against(&format!("http://{}", web.address), Some("cannot export spans")), "500");
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn a_collector_that_comes_back_is_told_of_as_well() {
     let host = Host::start(quick(&world, &["run"]));
     let send = || assert!(quick(&world, &["send", "jobs", "--body", "ack"]).status().unwrap().success());
     send();
-    host.wait_for(PATIENCE, |line| said(line).contains("do not reach"));
+    host.wait_for(PATIENCE, |line| said(line).contains("cannot export spans"));
     send();
     let again = host.wait_for(PATIENCE, |line| said(line).contains("again"));
     assert!(again["lost"].as_u64().unwrap() > 0, "{again}");

@@ -51,7 +51,7 @@ pub(super) struct Args {
     host: HostArg,
 }
 
-/// Stop the handler of a message in flight; the message fails
+/// Stop a message in flight; its attempt has failed
 #[derive(Debug, clap::Args)]
 #[command(after_help = CANCEL_HELP)]
 pub(super) struct CancelArgs {

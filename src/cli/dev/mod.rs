@@ -48,7 +48,7 @@ Runs dev.build of the config, and then the consumers as `run` does, with an embe
     each line of standard input as a message and prints its outcome. A change below dev.watch starts a new build, which \
     then replaces the host. If a build fails, the old host keeps running. Ctrl-C ends the host and removes the queue.";
 
-/// Build a handler, run it on a temporary queue, and rebuild on each change
+/// Build and run a handler, again on each change
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
