@@ -320,7 +320,7 @@ fn against(endpoint: &str, until: Option<&str>) -> Vec<Value> {
     // Generous, as the machine is not ours alone; whoever waits for the collector waits for 10 s.
     assert!(took < plain * 4 + 2 * SECOND, "it took {took:?}, and {plain:?} without a collector");
     assert!(ended < 4 * SECOND, "it took {ended:?} to end");
-    lines.into_iter().filter(|line| said(line).contains("collector")).collect()
+    lines.into_iter().filter(|line| said(line).contains("spans")).collect()
 }
 
 /// One warning, which says why.
