@@ -289,7 +289,7 @@ fn is_fresh(db: &Connection, path: &Path) -> Result<bool, OpenError> {
         ))),
         (0, 0) if objects == 0 => Ok(true),
         _ => {
-            let text = format!("`{}` is a database, but no hostler queue: name another path", path.display());
+            let text = format!("`{}` is a database, but not a hostler queue: name another path", path.display());
             Err(OpenError::Refused(text))
         }
     }
