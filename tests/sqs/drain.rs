@@ -128,7 +128,7 @@ fn what_its_dead_letter_queue_does_not_take_is_visible_once_the_grace_is_over() 
     assert_eq!(world.output(&["resume", "--all"]).code, 0);
     let mut refused = BTreeSet::new();
     host.wait_for(PATIENCE, |line| {
-        if line["message"] == "not settled" {
+        if line["message"] == "settlement failed" {
             refused.insert(text(line, "message_id").to_owned());
         }
         refused.len() == SENT
