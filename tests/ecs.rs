@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::ecs::{Agent, Answer, Call};
 use crate::support::hostler::{Depth, Host, PATIENCE, SECOND, World};
 
-/// How long the task stays protected when its work is done, as the book documents.
+/// Time for which the task stays protected after its work is done, as documented in the book.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Every config begins with this, as those of [`World::new`] do.

@@ -30,7 +30,8 @@ Prints a body per line, with control characters escaped and binary bodies in Bas
     Exits with 1 if no message came, or if one could not be removed.";
 
 /// Error text for `--ack` if nobody can see standard output.
-const UNSEEN: &str = "standard output is closed or cannot be written to: --ack would remove messages that nobody has seen\n  cure: open standard output; to remove messages unseen, use `hostler purge`";
+const UNSEEN: &str = "standard output is closed or cannot be written to: --ack would remove messages that nobody has \
+    seen\n  cure: open standard output; to remove messages unseen, use `hostler purge`";
 
 /// Receive messages and print their bodies
 #[derive(Debug, clap::Args)]

@@ -53,7 +53,7 @@ impl Ticket {
     }
 }
 
-/// How to settle an entry.
+/// Action that settles an entry.
 #[derive(Debug)]
 pub(super) enum Ending {
     Ack,

@@ -14,7 +14,7 @@ const MEMORY: Duration = Duration::from_secs(600);
 /// The time for which a message that is not due is hidden at most.
 pub const TURN: Duration = Duration::from_secs(11 * 3600);
 
-/// How far behind a process's view of the service's time may be: answers tell whole seconds, and are late by up to eight. What it
+/// Maximum lag of a process's view of the service's time: answers tell whole seconds, and are late by up to eight. What it
 /// hides, it hides for a second more.
 pub const UNSURE: Duration = Duration::from_secs(12);
 
