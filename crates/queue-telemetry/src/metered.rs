@@ -1,4 +1,4 @@
-//! A queue and a broker that record metrics of one consumer's calls. Used only if metrics are enabled.
+//! Wraps a queue and a broker to record metrics for the calls of one consumer. Used only if metrics are enabled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use hostler_telemetry::metrics::{ConsumerMetrics, Operation};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Message, Outgoing};
 
-/// A queue that records metrics of its calls.
+/// Queue wrapper that records metrics for each call.
 pub struct MeteredQueue {
     inner: Arc<dyn Queue>,
     metrics: ConsumerMetrics,
 }
 
 impl MeteredQueue {
-    /// Wraps `inner` and records metrics of its calls.
+    /// Wraps `inner` and records its calls in `metrics`.
     pub fn new(inner: Arc<dyn Queue>, metrics: ConsumerMetrics) -> Self {
         Self { inner, metrics }
     }
@@ -73,14 +73,14 @@ impl Queue for MeteredQueue {
     }
 }
 
-/// A broker that records metrics of its sends.
+/// Broker wrapper that records metrics for each send call.
 pub struct MeteredBroker {
     inner: Arc<dyn Broker>,
     metrics: ConsumerMetrics,
 }
 
 impl MeteredBroker {
-    /// Wraps `inner` and records metrics of its sends.
+    /// Wraps `inner` and records its send calls in `metrics`.
     pub fn new(inner: Arc<dyn Broker>, metrics: ConsumerMetrics) -> Self {
         Self { inner, metrics }
     }

@@ -1,4 +1,4 @@
-//! Sends messages. If tracing is enabled, each send call has a span.
+//! Sends messages. If tracing is enabled, each send call is recorded as a span.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use hostler_telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, Outgoing, TraceContext, carries_trace};
 
-/// Sends the messages of handlers and users. Code that moves messages between queues uses the [`Broker`] directly.
+/// A sender for the messages of handlers and users. Code that moves messages between queues uses the [`Broker`]
+/// directly.
 #[derive(Clone)]
 pub struct Producer {
     broker: Arc<dyn Broker>,
@@ -23,18 +24,19 @@ impl fmt::Debug for Producer {
 }
 
 impl Producer {
-    /// Creates a producer that sends through `broker`. `traces`: destination of the spans. `None`: tracing is disabled.
+    /// Creates a producer that sends through `broker`. `traces`: creates the spans of the send calls. `None`: tracing
+    /// is disabled.
     pub fn new(broker: Arc<dyn Broker>, traces: Option<Traces>) -> Self {
         Self { broker, traces }
     }
 
-    /// Returns the destination of the producer's spans. `None`: tracing is disabled.
+    /// Returns the [`Traces`] that create the producer's spans. `None`: tracing is disabled.
     pub fn traces(&self) -> Option<&Traces> {
         self.traces.as_ref()
     }
 
-    /// Sends messages like [`Broker::send`], within a span. The span's parent is the trace of the first message. Each
-    /// message receives the context of the span, unless its attributes already contain a trace.
+    /// Sends messages like [`Broker::send`], within a span. The span's parent is the trace context of the first
+    /// message. Each message gets the context of the span, unless its attributes already contain a trace context.
     pub async fn send(&self, channel: &Channel, mut batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         let span = self.begin(channel, &mut batch);
         let results = self.broker.send(channel, batch).await;
@@ -78,14 +80,14 @@ impl Producer {
     }
 }
 
-/// Returns the result for the only message of a batch.
+/// Returns the result for the only message of a batch. If the queue returned no result, returns an error.
 fn only(mut results: Vec<Result<Sent, SendError>>) -> Result<String, SendError> {
     let unanswered = || QueueError::Unavailable("the queue did not answer".to_owned());
     results.pop().ok_or_else(unanswered)?.map(|sent| sent.id)
 }
 
-/// Begins the span, and puts its context into each message. If the attributes of a message contain a trace, leaves the
-/// message unchanged and links the span to that trace.
+/// Begins a span for sending `batch` to `channel`, and puts the span's context into each message. If the attributes of
+/// a message already contain a trace context, leaves the message unchanged and links the span to that context.
 fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
     let parent = batch.first().and_then(|first| first.trace.clone());
     let beginning = Beginning { parent: parent.as_ref().map(|trace| trace.span()), ..Beginning::default() };
@@ -105,7 +107,7 @@ fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
     span
 }
 
-/// Adds the attributes that are known only after the send (destination, id and error), and ends the span.
+/// Adds the attributes that are known only after the send call (destination, message id and error), and ends the span.
 fn describe(mut span: Span, channel: &Channel, origin: Origin, results: &[Result<Sent, SendError>]) {
     span.set_all(destination(origin, channel.to_string().into(), None).attributes());
     if let [Ok(sent)] = results {
@@ -116,7 +118,7 @@ fn describe(mut span: Span, channel: &Channel, origin: Origin, results: &[Result
     }
 }
 
-/// Returns the value of `error.type` for a failed send.
+/// Returns the value of the attribute `error.type` for a failed send call.
 fn kind(error: &SendError) -> &'static str {
     match error {
         SendError::Invalid(_) => "invalid",

@@ -7,7 +7,7 @@ use hostler_queue::SendError;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Message, Outgoing};
 
-/// Attribute of a reply with the id of the answered message.
+/// Name of the attribute in which a reply carries the id of the message that it answers.
 pub const CORRELATION_ATTRIBUTE: &str = "correlation-id";
 
 /// A sender of replies to the messages of a channel.
@@ -17,17 +17,17 @@ pub struct Replies {
     pub producer: Producer,
     /// Channel to which replies are sent.
     pub channel: Channel,
-    /// Channel of the answered messages.
+    /// Name of the channel from which the answered messages were received.
     pub from: Arc<str>,
 }
 
 impl Replies {
-    /// Sends a reply to `message`, and returns the id of the reply. `before`: number of earlier replies to the same
-    /// message.
+    /// Sends a reply to `message`, and returns the id of the reply. `before`: number of replies already sent to the
+    /// same message.
     ///
-    /// The reply contains the id of the message, and has the same FIFO group. Unless the reply has its own trace, it
-    /// belongs to the trace of the message. If the channel supports dedupe keys, the reply has a dedupe key. After a
-    /// redelivery of the message, the reply has the same key again.
+    /// The reply carries the id of the message and has the same FIFO group. Unless the reply has its own trace context,
+    /// it continues the trace of the message. If the channel supports dedupe keys, the reply gets one. If the message
+    /// is redelivered and answered again, the new reply gets the same key.
     ///
     /// # Errors
     /// The same as those of [`Broker::send`](hostler_queue::Broker::send).
