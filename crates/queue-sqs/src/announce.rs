@@ -10,7 +10,7 @@ use hostler_queue::QueueError;
 /// Maximum length of a subject in characters (AWS limit: 100 ASCII characters).
 const MAX_SUBJECT: usize = 100;
 
-/// Maximum size of a published text in bytes. The AWS limit is 256 KiB and includes the attributes.
+/// Maximum size of a published message in bytes. The AWS limit is 256 KiB and includes the attributes.
 const MAX_TEXT: usize = 250 * 1024;
 
 /// An SNS topic whose subscribers receive notices, for example by email or chat.
@@ -26,7 +26,8 @@ impl fmt::Debug for Announcer {
 }
 
 impl Announcer {
-    /// Creates an announcer for the topic with this ARN. Its calls go to the region in the ARN. No call is made yet.
+    /// Creates an announcer for the topic with the ARN `topic`. Its calls go to the region in the ARN. Makes no call
+    /// yet.
     ///
     /// # Errors
     /// [`QueueError::Refused`]: `topic` is not the ARN of a topic.
@@ -40,8 +41,8 @@ impl Announcer {
         Ok(Self { clients: Clients::new(&options).await?, topic: topic.to_owned() })
     }
 
-    /// Publishes this text in a single attempt. A text of more than 250 KiB is cut. On a FIFO topic, the message group
-    /// is `hostler`.
+    /// Publishes `text` with this subject, in a single attempt. A text of more than 250 KiB is truncated. On a FIFO
+    /// topic, the message group is `hostler`.
     ///
     /// # Errors
     /// [`QueueError`]: SNS did not confirm the publication.

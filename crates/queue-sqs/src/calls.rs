@@ -1,5 +1,5 @@
-//! The calls for every batch of messages: receive, delete, change visibility. The direct client makes these calls. If
-//! it cannot, the SDK's client makes them.
+//! The calls that every batch of messages needs: receive, delete and change visibility. The direct client makes each
+//! call. If it cannot, the SDK's client makes the call.
 
 use std::time::Duration;
 
@@ -26,15 +26,16 @@ pub(super) struct Told {
     pub(super) done: Vec<String>,
     /// Errors of the entries that failed.
     pub(super) failed: Vec<BatchResultErrorEntry>,
-    /// AWS request id, for error texts.
+    /// AWS request id, for error messages.
     pub(super) request_id: Option<String>,
 }
 
-// An SDK call is a future of about 10 KB. If the future were not boxed, every direct call would move it too, although
-// SDK calls are rare here.
+// The future of an SDK call takes about 10 KB. It is boxed, because otherwise every direct call would move these 10 KB
+// too, although SDK calls are rare here.
 impl Clients {
-    /// Receives messages, in a single attempt. Leases are counted from the start of this call, so the messages of a
-    /// later attempt would have lost part of their leases.
+    /// Receives messages in a single attempt. There is no second attempt, because leases are counted from the start of
+    /// this call: messages from a later attempt would already have lost part of their leases. `patience`: timeout of
+    /// the call. `what`: description of the call for error messages.
     pub(super) async fn receive(
         &self,
         input: ReceiveMessageInputBuilder,
@@ -50,13 +51,13 @@ impl Clients {
             timeout(patience, Box::pin(input.send_with(&self.polls))).await.map_err(|_| late(what, patience))?;
         match answer {
             Ok(answer) => Ok(answer.messages.into_iter().flatten().filter_map(incoming).collect()),
-            // If the SDK cannot read one message, it fails the whole answer. All messages of the answer are already
-            // leased, so the readable messages are returned.
+            // If the SDK cannot read one message, it rejects the whole answer. All messages in the answer are already
+            // leased, so the readable ones are returned.
             Err(error) => messages_beside(&error).ok_or_else(|| Fault::of(what, &error)),
         }
     }
 
-    /// Deletes messages in one batch call.
+    /// Deletes messages in one batch call. `what`: description of the call for error messages.
     pub(super) async fn delete(&self, queue_url: &str, entries: &[Entry<'_>], what: &str) -> Result<Told, Fault> {
         let body = json::batch(queue_url, entries);
         if let Some(answer) = self.directly("AmazonSQS.DeleteMessageBatch", body, CALL, what, json::read_batch).await {
@@ -74,7 +75,8 @@ impl Clients {
         Ok(Told { done, failed: answer.failed, request_id })
     }
 
-    /// Changes the visibility timeouts of messages in one batch call.
+    /// Changes the visibility timeouts of messages in one batch call. `what`: description of the call for error
+    /// messages.
     pub(super) async fn change_visibility(
         &self,
         queue_url: &str,
@@ -100,8 +102,8 @@ impl Clients {
         Ok(Told { done, failed: answer.failed, request_id })
     }
 
-    /// Makes a call with the direct client. Returns the parsed answer with the request id. `None`: the direct client
-    /// made no call, so the SDK must make it.
+    /// Makes a call with the direct client, and parses the answer with `read`. Returns the parsed answer and the AWS
+    /// request id. `None`: the direct client made no call, so the SDK's client must make it.
     async fn directly<T>(
         &self,
         target: &'static str,
@@ -138,7 +140,8 @@ impl Answers {
         }
     }
 
-    /// Returns the result of the n-th entry. An entry without a result in the answer counts as failed.
+    /// Returns the result of the n-th entry. An entry that the answer does not mention counts as failed. `what`:
+    /// description of the call for error messages.
     pub(super) fn of(&self, what: &str, n: usize) -> Result<(), LeaseError> {
         let Told { done, failed, request_id } = &self.told;
         let id = n.to_string();
@@ -153,12 +156,12 @@ impl Answers {
     }
 }
 
-/// Converts the answer to a direct batch call.
+/// Converts the parsed answer and the request id of a direct batch call to a [`Told`].
 fn told(((done, failed), request_id): ((Vec<String>, Vec<BatchResultErrorEntry>), Option<String>)) -> Told {
     Told { done, failed, request_id }
 }
 
-/// Returns the readable messages of a successful answer, if the SDK could not parse the whole answer. `None`: the call
+/// Returns the readable messages of a successful answer that the SDK could not parse as a whole. `None`: the call
 /// failed, or the answer is not a list of messages.
 fn messages_beside(error: &SdkError<ReceiveMessageError>) -> Option<Vec<Incoming>> {
     let answer = error.raw_response().filter(|answer| answer.status().is_success())?;

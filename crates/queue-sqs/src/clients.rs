@@ -1,4 +1,5 @@
-//! The AWS clients. They share region, credentials and endpoint; timeouts and retries depend on the purpose of a client.
+//! The AWS clients. They share region, credentials and endpoint. Timeouts and retries depend on the purpose of a
+//! client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,17 +25,17 @@ use super::direct::Direct;
 use hostler_children::with_own_children;
 use hostler_queue::QueueError;
 
-/// Maximum wait of one ReceiveMessage (AWS limit: WaitTimeSeconds 20).
+/// Maximum wait of one ReceiveMessage call (AWS limit: WaitTimeSeconds 20).
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// Timeout of one attempt of an ordinary call. The SDK makes at most three attempts, which together take half of the
-/// default lease.
+/// Timeout of one attempt of an ordinary call. The SDK makes at most three attempts, which together take at most half
+/// of the default lease.
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// Timeout of one attempt of a call that reads hundreds of metrics.
 const METRICS: Duration = Duration::from_secs(60);
 /// Maximum time to wait for the answer to a long poll after its wait time has ended.
 pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(10);
-/// Timeout of a send, long enough for 1 MiB over a slow connection.
+/// Timeout of a send call, long enough for 1 MiB over a slow connection.
 const SEND: Duration = Duration::from_secs(10);
 /// Timeout of one attempt to transfer up to 2 GiB to or from S3. The SDK detects a stalled transfer sooner.
 const TRANSFER: Duration = Duration::from_secs(300);
@@ -61,11 +62,11 @@ pub(super) struct Clients {
     pub(super) publishes: aws_sdk_sns::Client,
     /// Client that manages topics and subscriptions.
     pub(super) sns: aws_sdk_sns::Client,
-    /// Stores and fetches bodies that are too large for a message.
+    /// Client that stores and fetches bodies that are too large for a message.
     pub(super) s3: aws_sdk_s3::Client,
     /// Region of all clients.
     pub(super) region: String,
-    /// Configuration of the ordinary clients. Rarely needed clients are created from this configuration on demand.
+    /// Configuration of the clients for ordinary calls. Rarely needed clients are created from it on demand.
     ordinary: SdkConfig,
 }
 
@@ -114,8 +115,8 @@ impl Clients {
         })
     }
 
-    /// Returns a client for usage metrics of queues and topics. Its timeout is long enough for answers with hundreds of
-    /// metrics over several days.
+    /// Creates a client for the usage metrics of queues and topics. Its timeout is long enough for answers with
+    /// hundreds of metrics over several days.
     pub(super) fn cloudwatch(&self) -> aws_sdk_cloudwatch::Client {
         aws_sdk_cloudwatch::Client::new(&with_patience(&self.ordinary, METRICS, 3))
     }
@@ -128,9 +129,9 @@ fn s3(shared: &SdkConfig) -> aws_sdk_s3::Client {
     aws_sdk_s3::Client::from_conf(config.build())
 }
 
-/// Creates the configuration of an SQS client. The client has its own retry budget, so that no other client uses up the
-/// retries of the heartbeats. The SDK's stalled-stream protection is disabled, because every attempt has a timeout, and
-/// the protection would wake up for each waiting call.
+/// Creates the configuration of an SQS client. Each `purpose` has its own retry budget, so that other calls cannot use
+/// up the retries that heartbeats need. The SDK's stalled-stream protection is disabled, because every attempt has a
+/// timeout anyway, and the protection would wake up for each waiting call.
 fn sqs(shared: &SdkConfig, purpose: &'static str) -> aws_sdk_sqs::config::Builder {
     aws_sdk_sqs::config::Builder::from(shared)
         .retry_partition(RetryPartition::custom(purpose).build())
@@ -156,8 +157,8 @@ fn client_of(connector: &SharedHttpConnector) -> SharedHttpClient {
     http_client_fn(move |_, _| connector.clone())
 }
 
-/// Returns the configuration with this connector, and with credentials for all clients to share. Also returns the
-/// direct client, which is `None` if there are no credentials or no endpoint.
+/// Returns the configuration with this connector, and with a credentials cache that all clients share. Also returns the
+/// direct client, which is `None` if there is no source of credentials or no endpoint.
 async fn connected(
     shared: &SdkConfig,
     connector: SharedHttpConnector,

@@ -1,4 +1,4 @@
-//! Estimates the clock of SQS from the `Date` headers of its answers.
+//! Estimates the SQS clock from the `Date` headers of answers.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use aws_sdk_sqs::error::BoxError;
 use aws_sdk_sqs::primitives::{DateTime, DateTimeFormat};
 use tokio::time::Instant;
 
-/// Maximum error of a `Date` header in milliseconds, because the header has whole seconds.
+/// Maximum error of a `Date` header in milliseconds. The header states whole seconds.
 const UNTOLD: i64 = 999;
 
 /// Estimated difference between the SQS clock and ours. Clones share the estimate.
@@ -19,12 +19,14 @@ pub(super) struct ServiceClock {
     /// Estimated lead of the SQS clock over ours in milliseconds, accurate to one second. Negative if the SQS clock is
     /// behind ours.
     ahead: Arc<AtomicI64>,
-    /// Service time in the last answer, and our time when that answer arrived. `None`: no answer has arrived yet.
+    /// Time that AWS stated in its last answer, and the moment at which that answer arrived. `None`: no answer has
+    /// arrived yet.
     told: Arc<Mutex<Option<(SystemTime, Instant)>>>,
 }
 
 impl ServiceClock {
-    /// Converts a time of our clock to the SQS clock. Before the first answer from SQS, returns the time unchanged.
+    /// Converts a time by our clock to the same time by the SQS clock. Before the first answer, returns the time
+    /// unchanged.
     pub(super) fn show(&self, time: SystemTime) -> SystemTime {
         let ahead = self.ahead.load(Ordering::Relaxed);
         let by = Duration::from_millis(ahead.unsigned_abs());
@@ -32,15 +34,16 @@ impl ServiceClock {
         shown.unwrap_or(time)
     }
 
-    /// Returns the service's current time, calculated from its last answer. The result is never ahead of the service's
-    /// clock. The result lags behind that clock by up to a second, plus the time that the answer needed to arrive.
-    /// Before the first answer, returns the time of our clock.
+    /// Returns the current time by the SQS clock, calculated from the last answer. The result is never ahead of the SQS
+    /// clock. It lags behind that clock by up to a second, plus the time that the answer took to arrive. Before the
+    /// first answer, returns the time by our own clock.
     pub(super) fn now(&self) -> SystemTime {
         let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.map_or_else(SystemTime::now, |(time, at)| time + at.elapsed())
     }
 
-    /// Updates the estimate from the `Date` header of an answer. `now`: time of our clock when the answer arrived.
+    /// Updates the estimate from the `Date` header of an answer. Ignores an invalid date. `now`: time by our clock at
+    /// which the answer arrived.
     pub(super) fn learn(&self, date: &str, now: SystemTime) {
         if let Ok(told) = DateTime::from_str(date, DateTimeFormat::HttpDate)
             && let Ok(time) = SystemTime::try_from(told)
@@ -53,15 +56,15 @@ impl ServiceClock {
     }
 }
 
-/// Returns the smallest difference in milliseconds between the SQS clock and ours that an answer permits. Returns 0 if
-/// the answer permits equal clocks. The smallest is chosen, because with an overestimate a requeue would move its own
-/// messages again and again.
+/// Returns the estimated lead of the SQS clock over ours in milliseconds. `told`: time in an answer. `ours`: time by
+/// our clock at which the answer arrived. Because `told` has whole seconds, a range of leads is possible. Of these, the
+/// one closest to 0 is returned, because with an overestimate, a requeue would move its own messages again and again.
 fn ahead(told: i64, ours: i64) -> i64 {
     0.clamp(told - ours, told + UNTOLD - ours)
 }
 
-/// Updates the estimate from every answer to a generated client. The generated clients correct their signatures by
-/// themselves, but direct calls and comparisons of times need this estimate.
+/// Updates the estimate from every answer that a generated client receives. The generated clients correct their
+/// signatures by themselves, but direct calls and comparisons of times need this estimate.
 impl Intercept for ServiceClock {
     fn name(&self) -> &'static str {
         "ServiceClock"

@@ -1,4 +1,4 @@
-//! Credentials, fetched once for all clients and renewed before they expire.
+//! Credentials that are fetched once for all clients, and renewed before they expire.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -11,19 +11,19 @@ use tokio::time::timeout;
 
 use hostler_types::error_chain::with_causes;
 
-/// Time before the expiry of credentials at which their renewal begins. EC2 and ECS offer new credentials earlier than
-/// that.
+/// Time between the start of a renewal and the expiry of the old credentials. EC2 and ECS offer new credentials earlier
+/// than that.
 const AHEAD: Duration = Duration::from_secs(5 * 60);
-/// Interval between renewals of credentials without an expiry. Shorter than the 15 minutes for which the SDK caches
-/// such credentials.
+/// Interval between renewals of credentials without an expiry time. Shorter than the 15 minutes for which the SDK
+/// caches such credentials.
 const KEPT: Duration = Duration::from_secs(10 * 60);
 /// Minimum interval between the starts of two renewals, and the timeout of a renewal.
 const BETWEEN: Duration = Duration::from_secs(30);
-/// Maximum time for an SDK call to wait for a renewal while the old credentials are valid. Shorter than the timeout of
-/// one attempt of the call (5 s).
+/// Maximum time for which an SDK call waits for a renewal while the old credentials are valid. Shorter than the timeout
+/// of one attempt of the call (5 s).
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A provider that caches the credentials of another provider. Clones share the cache.
+/// A provider that caches credentials from another provider. Clones share the cache.
 #[derive(Debug, Clone)]
 pub(super) struct KeptCredentials(Arc<Kept>);
 
@@ -31,7 +31,7 @@ pub(super) struct KeptCredentials(Arc<Kept>);
 struct Kept {
     provider: SharedCredentialsProvider,
     held: Mutex<Option<Arc<Held>>>,
-    /// Locked while credentials are being fetched. The value is the earliest time of the next renewal.
+    /// Locked while credentials are being fetched. The value is the earliest time at which the next renewal may begin.
     fetching: Arc<tokio::sync::Mutex<SystemTime>>,
 }
 
@@ -53,7 +53,7 @@ impl Held {
         self.credentials.expiry().is_none_or(|until| now < until)
     }
 
-    /// Returns the identity that signs calls.
+    /// Returns the identity with which calls are signed.
     pub(super) fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -65,8 +65,8 @@ impl KeptCredentials {
         Self(Arc::new(Kept { provider, held: Mutex::default(), fetching }))
     }
 
-    /// Returns the cached credentials if they are valid at `now`. If their renewal is due, starts it. `None`:
-    /// [`ProvideCredentials`] must fetch credentials.
+    /// Returns the cached credentials if they are valid at `now`. If they are due for renewal, starts to renew them.
+    /// `None`: [`ProvideCredentials`] must fetch credentials.
     pub(super) fn current(&self, now: SystemTime) -> Option<Arc<Held>> {
         let held = self.held().filter(|held| held.holds(now))?;
         if held.renew_at <= now {

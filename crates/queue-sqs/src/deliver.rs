@@ -17,7 +17,7 @@ use hostler_types::Backoff;
 use hostler_types::channel::Channel;
 use hostler_types::message::Invalid;
 
-/// Maximum time to retry a message that fails temporarily.
+/// Maximum time for which a message with a temporary failure is retried.
 pub(super) const PATIENCE: Duration = Duration::from_secs(18);
 /// Delays between the attempts.
 pub(super) const REST: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(4));
@@ -34,7 +34,8 @@ pub(super) struct Job {
 
 pub(super) type Delivered = Vec<(usize, Result<Sent, SendError>)>;
 
-/// Sends one batch. Entries with a temporary failure are retried until [`PATIENCE`] ends.
+/// Sends one batch to `target`. Retries messages with a temporary failure for up to [`PATIENCE`]. If the target no
+/// longer exists, looks for it again.
 pub(super) async fn deliver(
     service: Arc<Service>,
     channel: Channel,
@@ -84,7 +85,8 @@ pub(super) fn refusal(fault: Fault) -> SendError {
 }
 
 impl Service {
-    /// Makes one call. Returns the message id or the fault of each entry, in the order of `entries`.
+    /// Sends `entries` to `target` in one call. Returns the message id or the fault of each entry, in the order of
+    /// `entries`.
     pub(super) async fn call<'a>(
         &self,
         target: &Target,
@@ -169,7 +171,7 @@ impl Service {
     }
 }
 
-/// Returns the answers in the order of the entries. An entry without an answer counts as not sent.
+/// Sorts the answers into the order of the call's `count` entries. An entry without an answer counts as not sent.
 fn in_order(
     count: usize,
     what: &str,

@@ -35,8 +35,8 @@ async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueEr
     Ok(Depth { visible, delayed, in_flight, dead_lettered, missing: found.is_none(), oldest_age: None })
 }
 
-/// Counts the messages of a dead-letter queue. Returns zeros if `queue` is itself a dead-letter queue. Also returns
-/// zeros if the dead-letter queue was found to be missing or denied in the last 30 minutes.
+/// Counts the messages of the dead-letter queue `dead`. Returns zeros if `queue` is itself a dead-letter queue. Also
+/// returns zeros if `dead` was found to be missing, or access to it was denied, in the last 30 minutes.
 async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> Result<Counts, QueueError> {
     let is_known = !service.resolver.known_kinds(&service.names, dead).is_empty();
     if queue.ends_with("-dlq") || !is_known && service.resolver.is_passed_over(dead) {
@@ -49,10 +49,10 @@ async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> R
     Ok(found.unwrap_or_default())
 }
 
-/// If SQS refused to count the dead letters of a queue, returns zeros in place of the refusal. SQS refuses to count a
-/// missing dead-letter queue if the IAM policy lists only existing queues. Each broker logs only one warning about
-/// refusals, because the counts of the channel's own queue are known. The dead-letter queue is not queried again for 30
-/// minutes.
+/// Returns the counts in `dead`, or zeros if SQS refused to count the messages of the dead-letter queue `name`. SQS
+/// refuses to count the messages of a missing queue if the IAM policy lists only existing queues. A refusal is not an
+/// error, because the counts of the channel's own queue are known. Each broker logs only one warning about refusals.
+/// After a refusal, the dead-letter queue is not queried again for 30 minutes.
 fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, QueueError>) -> Result<Counts, QueueError> {
     let refusal = match dead {
         Err(QueueError::Refused(refusal)) => refusal,
@@ -65,8 +65,8 @@ fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, Queu
     Ok(Counts::default())
 }
 
-/// Counts the messages of the standard and the FIFO queue with this name. `None`: neither exists. If one kind is known to
-/// exist, only that kind is queried.
+/// Counts the messages of the standard queue and the FIFO queue with this name. `None`: neither exists. If one kind is
+/// known to exist, only that kind is queried.
 async fn counts(service: &Service, name: &str) -> Result<Option<Counts>, QueueError> {
     match service.resolver.known_kinds(&service.names, name)[..] {
         [ordered] => both([counts_of(service, name, ordered).await, Ok(None)]),
@@ -74,9 +74,9 @@ async fn counts(service: &Service, name: &str) -> Result<Option<Counts>, QueueEr
     }
 }
 
-/// Adds up the counts of the standard and the FIFO queue with one name. Usually only one of them exists. If an IAM
-/// policy lists only existing queues, SQS refuses the query for the missing one. Therefore, a refusal is an error only
-/// if neither queue is found.
+/// Adds up the counts of the standard queue and the FIFO queue with the same name. Usually only one of them exists. If
+/// an IAM policy lists only existing queues, SQS refuses the query for the missing one. Therefore, a refusal is an
+/// error only if neither queue is found.
 fn both(kinds: [Result<Option<Counts>, QueueError>; 2]) -> Result<Option<Counts>, QueueError> {
     let (mut total, mut refusal) = (None, None);
     for kind in kinds {

@@ -1,5 +1,5 @@
-//! Direct client: makes the calls that each batch of messages needs (receive, delete, change visibility) over HTTP,
-//! with one endpoint, one connection pool, bodies from `json`, and a signature.
+//! Direct client: makes the calls that each batch of messages needs (receive, delete, change visibility) over plain
+//! HTTP. It has one endpoint and one connection pool, takes request bodies from `json`, and signs each request itself.
 //!
 //! For each call, the generated client determines endpoint, credentials, retries and user agent anew, which takes
 //! longer than the call itself. The generated client still makes all other calls. If a direct call fails, the generated
@@ -114,7 +114,7 @@ impl Direct {
         self.paused_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the signed request. `now`: time of our clock. `None`: there are no valid credentials.
+    /// Returns the signed request. `now`: time by our clock. `None`: there are no valid credentials.
     fn signed(&self, target: &'static str, body: Vec<u8>, now: SystemTime) -> Result<Option<HttpRequest>, BoxError> {
         let now = self.clock.show(now);
         let Some(credentials) = self.credentials.current(now) else { return Ok(None) };

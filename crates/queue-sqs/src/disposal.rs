@@ -1,4 +1,4 @@
-//! Deletes unused queues and bodies. All conditions are checked again right before each deletion.
+//! Deletes unused queues and bodies. Before a queue is deleted, all conditions for its deletion are checked again.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -13,8 +13,9 @@ use hostler_queue::{Body, QueueError, Removal, StoredBodies, Unread, tag};
 /// Maximum number of objects deleted per call (AWS limit of DeleteObjects: 1,000).
 const PER_CALL: usize = 1000;
 
-/// Deletes a queue. Conditions: hostler owns the queue, the queue is empty, and every queue that uses it as dead-letter
-/// queue has already been deleted. `gone`: names of these deleted queues on AWS.
+/// Deletes the queue with the AWS name `name`, if hostler owns the queue, the queue is empty, and every queue that uses
+/// it as its dead-letter queue has already been deleted. Otherwise, returns the reason for keeping it. `gone`: AWS
+/// names of the queues that have already been deleted.
 pub(super) async fn remove_queue(
     service: &Service,
     name: &str,

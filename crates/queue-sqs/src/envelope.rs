@@ -8,11 +8,11 @@ use serde::Deserialize;
 
 use hostler_types::message::TraceContext;
 
-/// Maximum size in bytes of an envelope to parse. Twice the SNS limit of 256 KiB, because the envelope escapes quotes
-/// and line ends.
+/// Maximum size in bytes of an envelope that is parsed. Twice the SNS limit of 256 KiB, because the envelope escapes
+/// quotes and line breaks.
 const MAX: usize = 512 * 1024;
 
-/// Number of bytes at the start of a body in which to search for the type of an envelope.
+/// Number of bytes at the start of a body in which to look for the type of an envelope.
 const HEAD: usize = 64;
 
 /// The part of an SNS notification that hostler reads (Amazon SNS developer guide, parsing message formats).

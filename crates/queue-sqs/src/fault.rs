@@ -1,4 +1,4 @@
-//! AWS errors, classified by what the caller does next.
+//! AWS errors, classified by what the caller must do next.
 
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::operation::RequestId;
@@ -21,7 +21,7 @@ const MISSING: &[&str] = &[
     "ResourceNotFoundException",
 ];
 
-/// Error codes of temporary failures. AWS sends some of them with an HTTP status for a fault of the caller (4xx).
+/// Error codes for temporary failures. AWS sends some of them with an HTTP status for client errors (4xx).
 const LATER: &[&str] = &[
     "Throttling",
     "ThrottlingException",
@@ -51,8 +51,8 @@ const LATER: &[&str] = &[
     "RequestTimeTooSkewed",
 ];
 
-/// Prefixes of error messages for a signature that is refused only because of its time. The refusal contains the
-/// service's time, which the client uses for the signature of the next attempt.
+/// Prefixes of error messages for a signature that is refused only because of its timestamp. The answer also contains
+/// the time by AWS's clock, and the client uses it to sign the next attempt.
 const SKEWED: &[&str] = &["Signature expired", "Signature not yet current"];
 
 /// Error codes for a receipt that is no longer valid.
@@ -63,7 +63,7 @@ const STALE: &[&str] = &[
     "AWS.SimpleQueueService.MessageNotInflight",
 ];
 
-/// Suffix of an error text with the AWS request id, which AWS Support needs. Empty if there is no id.
+/// Suffix of an error message: the AWS request id, which AWS Support needs. Empty if there is no id.
 pub(super) struct Request<'a>(pub(super) Option<&'a str>);
 
 impl std::fmt::Display for Request<'_> {
@@ -81,16 +81,16 @@ pub(super) enum Fault {
     Stale(String),
     /// Refused temporarily. Retry.
     Later(String),
-    /// No answer arrived, or the answer does not say whether the call was carried out. Retry.
+    /// No answer arrived, or the answer does not tell whether the call was carried out. Retry.
     Unanswered(String),
     /// Refused permanently: denied, malformed or above a limit. Retrying is useless.
     Never(String),
-    /// Refused permanently, but only for one entry of a batch, because of its message. Retrying is useless.
+    /// Refused permanently, but only for one entry of a batch, because of the entry's message. Retrying is useless.
     Message(String),
 }
 
 impl Fault {
-    /// Returns the fault of a call. `what` describes the call, for example `ReceiveMessage on orders`.
+    /// Returns the fault for a failed call. `what` describes the call, for example `ReceiveMessage on orders`.
     pub(super) fn of<E>(what: &str, error: &SdkError<E>) -> Self
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -108,7 +108,7 @@ impl Fault {
         Self::of_answer(what, answer.raw().status().as_u16(), error.code(), error.message(), request)
     }
 
-    /// Returns the fault of a direct call that SQS refused.
+    /// Returns the fault for a direct call that SQS refused. `what` describes the call.
     pub(super) fn of_refusal(what: &str, refusal: &Refusal) -> Self {
         let request = Request(refusal.request_id.as_deref());
         Self::of_answer(what, refusal.status, refusal.code.as_deref(), refusal.message.as_deref(), request)
@@ -124,7 +124,8 @@ impl Fault {
         }
     }
 
-    /// Returns the fault of one entry of a batch. `request` is the AWS request id of the batch.
+    /// Returns the fault for one failed entry of a batch. `what` describes the call. `request` is the AWS request id of
+    /// the batch.
     pub(super) fn of_entry(what: &str, entry: &BatchResultErrorEntry, request: Option<&str>) -> Self {
         let text = format!("{what}: {}: {}{}", entry.code(), entry.message().unwrap_or("no message"), Request(request));
         Self::by_code(entry.code(), text, !entry.sender_fault()).of_one()
@@ -138,7 +139,8 @@ impl Fault {
         }
     }
 
-    /// Classifies a fault by its AWS code. `otherwise`: set if a fault with an unknown code counts as temporary.
+    /// Classifies a fault by its AWS error code. `text`: error message. `otherwise`: set if a fault with an unknown
+    /// code counts as temporary.
     pub(super) fn by_code(code: &str, text: String, otherwise: bool) -> Self {
         let among = |codes: &[&str]| codes.contains(&code);
         match () {
@@ -149,7 +151,7 @@ impl Fault {
         }
     }
 
-    /// Returns the text of the fault.
+    /// Returns the error message of the fault.
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Missing(text)
@@ -174,16 +176,16 @@ impl Fault {
     }
 }
 
-/// Instructions for providing credentials, for error texts.
+/// Instructions for providing credentials, for error messages.
 const GIVE: &str = "give the ECS task or EC2 instance a role; elsewhere set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
                     AWS_PROFILE after `aws configure` or `aws sso login` (a local stand-in for AWS takes any key)";
 
-/// Part of the SDK's error text when the instance metadata service (IMDS) provides no credentials.
+/// Part of the SDK's error message if the instance metadata service (IMDS) provides no credentials.
 const METADATA: &str = "failed to load IMDS";
 
-/// Returns a readable text for a call that failed because no credentials were found to sign it. `None`: the call failed
-/// for another reason. The reason is identified by the SDK's error text, because hostler does not depend on the crate
-/// of the error's type. `variable`: looks up an environment variable.
+/// Returns a readable error message for a call that failed because there were no credentials to sign it. `None`: the
+/// call failed for another reason. The reason is identified by the message of the SDK's error, because hostler does not
+/// depend on the crate that defines the error's type. `variable`: looks up an environment variable.
 fn no_credentials(
     error: &(dyn std::error::Error + 'static),
     variable: impl Fn(&str) -> Option<String>,
@@ -212,8 +214,8 @@ fn no_credentials(
     })
 }
 
-/// Describes the credential sources that the environment names. If no credentials are found, a typo in one of these
-/// variables is the usual cause.
+/// Describes the credential sources that environment variables name. If no credentials are found, the usual cause is a
+/// typo in one of these variables. `variable`: looks up an environment variable.
 fn asked_for(variable: impl Fn(&str) -> Option<String>) -> String {
     let profile = variable("AWS_PROFILE").map(|name| {
         format!(" (AWS_PROFILE is `{name}`: is there a profile of this name in ~/.aws/config or ~/.aws/credentials?)")
@@ -228,7 +230,8 @@ fn asked_for(variable: impl Fn(&str) -> Option<String>) -> String {
     profile.into_iter().chain(token).collect()
 }
 
-/// Returns `true` if the call failed for lack of permission. SQS, SNS and KMS have different codes for a denial.
+/// Returns `true` if the call failed because of missing permissions. SQS, SNS and KMS have different codes for a
+/// denial.
 pub(super) fn is_denial<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     let code = error.code().unwrap_or_default();
     code.contains("AccessDenied") || code.starts_with("AuthorizationError")
@@ -250,7 +253,7 @@ impl From<Fault> for LeaseError {
         match fault {
             Fault::Later(text) | Fault::Unanswered(text) => Self::Retry(text),
             Fault::Missing(text) | Fault::Stale(text) => Self::Lost(text),
-            // A denied call may become allowed while the lease is still held.
+            // A denied call may be allowed later, while the lease is still held.
             Fault::Never(text) | Fault::Message(text) => Self::Retry(text),
         }
     }
@@ -328,8 +331,8 @@ mod tests {
         assert!(!text.contains("IMDS") && !text.contains("AWS_PROFILE is"), "{text}");
     }
 
-    /// Uses the codes that are sent over the wire. SQS and SNS have their own names for KMS errors, which differ from
-    /// the names of the SDK's error types.
+    /// Uses the codes that AWS sends. For KMS errors, SQS and SNS have their own codes, which differ from the names of
+    /// the SDK's error types.
     #[test]
     fn a_call_is_judged_by_its_code_before_its_status() {
         let call = |code: &str| Fault::of_answer("TagResource", 400, Some(code), None, Request(None));

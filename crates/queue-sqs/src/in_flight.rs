@@ -1,8 +1,8 @@
-//! Deliveries in flight, with their leases by our own clock, and the ids of finished messages.
+//! Deliveries in flight, whose leases are timed by our own clock, and the ids of finished messages.
 //!
 //! SQS confirms a delete with a stale receipt, but does not delete the message. Therefore, a lease counts as lost as
-//! soon as it has expired by our own clock. If a finished message is delivered again, it is deleted, and not processed
-//! twice. No I/O.
+//! soon as it has expired by our own clock. If a finished message is delivered again, it is deleted and not processed a
+//! second time. No I/O.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher as _;
@@ -48,7 +48,7 @@ pub(super) struct Leased {
     pub(super) id: MessageId,
     /// End of the lease.
     pub(super) until: Instant,
-    /// Time from which SQS counts the message's maximum lease of 12 hours (AWS limit), or slightly before that time.
+    /// Time from which SQS counts the message's maximum lease of 12 hours (AWS limit), or slightly earlier.
     pub(super) since: Instant,
     /// Number of this attempt, counted from 1. Does not count receives of a delayed message before its start time.
     pub(super) attempt: u32,
@@ -73,13 +73,13 @@ struct Finished {
     ids: VecDeque<(Instant, MessageId)>,
     /// Number of the oldest id. Ids are numbered consecutively and wrap around to 0.
     first: u32,
-    /// Numbers of the ids, by the hash of the id.
+    /// Numbers of the ids, in a table that is searched by the hash of an id.
     numbers: HashTable<u32>,
     hashes: DefaultHashBuilder,
 }
 
 impl InFlight {
-    /// Adds a delivery. If the map would have to grow for the delivery, first drops all deliveries with expired leases.
+    /// Adds a delivery. If the map would have to grow, first drops all deliveries with expired leases.
     pub(super) fn enter(&mut self, lease: LeaseHandle, leased: Leased, now: Instant) {
         if self.leased.len() == self.leased.capacity() {
             self.leased.retain(|_, leased| leased.until > now);
@@ -104,7 +104,7 @@ impl InFlight {
         self.leased.remove(lease)
     }
 
-    /// Marks a message as finished. It needs no more processing, even if its removal fails.
+    /// Marks a message as finished. It must not be processed again, even if its removal from the queue fails.
     pub(super) fn finish(&mut self, id: &MessageId, now: Instant) {
         let finished = &mut self.finished;
         while finished.ids.len() >= MEMORY_COUNT || finished.ids.front().is_some_and(|(until, _)| *until <= now) {

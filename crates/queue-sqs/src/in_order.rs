@@ -13,12 +13,12 @@ use super::place::Target;
 use hostler_queue::{QueueError, SendError, Sent};
 use hostler_types::channel::Channel;
 
-/// Groups in which sending a message has failed. Later messages of these groups are not sent.
+/// Groups in which a message could not be sent. Later messages of these groups are not sent.
 pub(super) type Ended = HashSet<Option<String>>;
 
-/// Sends one batch. Messages with a temporary failure are retried until [`PATIENCE`] ends. If a message finally fails,
-/// its group joins `ended`, and no later message of the group is sent, in this batch or in later batches with the same
-/// `ended`. A message that is itself at fault ([`Fault::Message`]) does not end its group.
+/// Sends one batch. Messages with a temporary failure are retried for up to [`PATIENCE`]. If a message fails for good,
+/// its group is added to `ended`, and no later message of the group is sent, either in this batch or in later batches
+/// with the same `ended`. The group is not added if the message itself is at fault ([`Fault::Message`]).
 pub(super) async fn deliver_in_order(
     service: &Arc<Service>,
     channel: &Channel,
@@ -73,9 +73,9 @@ struct Sorted {
     is_gone: bool,
 }
 
-/// Sorts the answers of a call, which are in the order of its entries. A failed message is not sent again if a later
-/// message of its group was accepted, because the order of the group would change. `again`: set if there is time for
-/// another attempt.
+/// Sorts the answers to a call, which are in the order of its entries. A failed message is not sent again if a later
+/// message of its group was accepted, because that would change the order of the group. `again`: set if there is time
+/// for another attempt.
 fn sort(answers: impl Iterator<Item = (Job, Result<String, Fault>)>, again: bool, ended: &mut Ended) -> Sorted {
     let mut sorted = Sorted { done: Vec::new(), left: Vec::new(), is_gone: false };
     let mut failed: Vec<(Job, Fault)> = Vec::new();
@@ -108,8 +108,8 @@ fn sort(answers: impl Iterator<Item = (Job, Result<String, Fault>)>, again: bool
     sorted
 }
 
-/// Returns the first message of each group, and a second list with all other messages. Both lists keep the order of
-/// `jobs`.
+/// Returns a list with the first message of each group, and a second list with all other messages. Both lists keep the
+/// order of `jobs`.
 fn first_of_each_group(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     let mut seen = HashSet::new();
     jobs.into_iter().partition(|job| seen.insert(job.entry.group.clone()))

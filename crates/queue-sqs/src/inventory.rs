@@ -33,7 +33,7 @@ pub(super) async fn queues(service: &Arc<Service>) -> Result<Listing<ManagedQueu
     Ok(listing)
 }
 
-/// Reads a queue. `None`: hostler does not own the queue, or the queue no longer exists.
+/// Reads the queue with this URL. `None`: hostler does not own the queue, or the queue no longer exists.
 async fn queue(service: &Service, url: &str) -> Result<Option<ManagedQueue>, Unread> {
     let name = name_of(url);
     let Some((queue, _)) = service.names.here(name) else { return Ok(None) };
@@ -52,8 +52,8 @@ pub(super) async fn tags(service: &Service, url: &str) -> Result<Option<BTreeMap
     Ok(answer.map(|answer| answer.tags.unwrap_or_default().into_iter().collect()))
 }
 
-/// Returns the message counts and the creation time of a queue. The name and the tags are empty. `None`: the queue does
-/// not exist.
+/// Returns the message counts and the creation time of a queue. The result has neither name nor tags. `None`: the queue
+/// does not exist.
 pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<ManagedQueue>, Unread> {
     let asked = service.clients.sqs.get_queue_attributes().queue_url(url);
     let asked = asked

@@ -1,6 +1,7 @@
-//! SQS's JSON protocol for the calls of every batch: serializes request bodies and parses answers. No I/O.
+//! The JSON protocol of SQS, for the calls that every batch needs: serializes request bodies and parses answers. No
+//! I/O.
 //!
-//! The SDK parses byte by byte. For a message of 100 KB, its parser takes more than half of the time of the whole call.
+//! The SDK parses byte by byte. For a message of 100 KB, its parser takes more than half of the total time of the call.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -103,15 +104,15 @@ pub(super) fn read_batch(body: &[u8]) -> Result<(Vec<String>, Vec<BatchResultErr
     Ok((answer.successful.into_iter().flatten().map(|done| done.id).collect(), failed))
 }
 
-/// Answer of SQS to a refused request.
+/// SQS's answer to a request that it refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     /// HTTP status.
     pub(super) status: u16,
-    /// AWS error code, for example `ThrottlingException`. `None`: the answer has no code. For example, a proxy may have
-    /// sent the answer.
+    /// AWS error code, for example `ThrottlingException`. `None`: the answer has no code, for example because a proxy
+    /// has sent it.
     pub(super) code: Option<String>,
-    /// Error message for people.
+    /// Human-readable error message.
     pub(super) message: Option<String>,
     /// AWS request id. Set by the caller, which reads the response headers.
     pub(super) request_id: Option<String>,
@@ -229,8 +230,8 @@ impl Received<'_> {
 }
 
 impl Value {
-    /// Converts the parsed JSON of an attribute to the attribute's value. If a binary value is not valid Base64, the
-    /// bytes of its text are passed on unchanged, because the handler decides about the message.
+    /// Converts the parsed JSON of an attribute to the attribute's value. If a binary value is not valid Base64, its
+    /// text is passed on unchanged as bytes, because the handler decides what to do with the message.
     fn read(self) -> AttributeValue {
         let bytes = self.binary_value.map(|text| STANDARD.decode(&text).unwrap_or_else(|_| text.into_bytes()));
         value_of(self.data_type, self.string_value, bytes)

@@ -5,36 +5,37 @@
 //! | `clients` | the AWS clients | yes |
 //! | `clock` | estimate of the SQS clock | none |
 //! | `credentials` | credentials, cached and renewed | yes |
-//! | `calls` | the calls of every batch: receive, delete, change visibility | yes |
-//! | `direct` | the calls of every batch, without the SDK's client | yes |
-//! | `json` | JSON of the direct client's requests and answers | none |
-//! | `names` | names on AWS | none |
+//! | `calls` | the calls that every batch needs: receive, delete, change visibility | yes |
+//! | `direct` | the same calls without the SDK's client | yes |
+//! | `json` | the JSON format of the direct client's requests and answers | none |
+//! | `names` | names of queues and topics on AWS | none |
 //! | `fault` | AWS errors, classified by what the caller does next | none |
 //! | `place` | queues and topics, and the target of a channel's messages | none |
 //! | `resolve` | resolves names to queue URLs and topic ARNs, and caches them | yes |
 //! | `target` | the target of a channel's messages; creates or refuses a missing target | yes |
-//! | `wire` | converts between the messages of SQS or SNS and ours | none |
+//! | `wire` | converts between SQS or SNS messages and hostler's own | none |
 //! | `not_before` | delays of more than 15 minutes | none |
 //! | `envelope` | reads the trace context from an SNS envelope | none |
-//! | `in_flight` | leases by our own clock; ids of finished messages | none |
+//! | `in_flight` | leases, timed by our own clock; ids of finished messages | none |
 //! | `queue` | receives messages and extends leases | yes |
 //! | `queue/settle` | settles deliveries: deletes, visibility changes, copies to the dead-letter queue | yes |
 //! | `send` | prepares messages and copies of dead letters, and packs them into batches | yes |
 //! | `deliver` | sends batches to a queue or topic, with retries | yes |
 //! | `in_order` | sends batches to a FIFO queue or topic, in the order of each group | yes |
-//! | `batch` | groups messages into the batches of single calls | none |
+//! | `batch` | groups messages into batches, one for each call | none |
 //! | `payload` | the claim check: large bodies in S3 | yes |
 //! | `sharing` | finds queues whose messages other queues may receive too | yes |
-//! | `redrive` | message move tasks of SQS | yes |
+//! | `redrive` | SQS message move tasks | yes |
 //! | `depth` | message counts; list of queues | yes |
-//! | `inventory` | queues and topics that hostler owns by their tags | yes |
-//! | `metrics` | usage of queues and topics, from CloudWatch | yes |
+//! | `inventory` | queues and topics that hostler owns, according to their tags | yes |
+//! | `metrics` | usage data for queues and topics, from CloudWatch | yes |
 //! | `disposal` | deletes unused queues and bodies | yes |
-//! | `announce` | notices to people through a topic | yes |
+//! | `announce` | publishes notices for people to a topic | yes |
 //! | `provision/` | compares desired resources with existing ones, and creates or changes them | yes |
 //!
-//! Every call runs on the runtime on which the broker was opened, regardless of the thread that makes the request.
-//! Otherwise, the thread of a busy guest could drive a connection and delay heartbeats.
+//! Calls that may be made for a guest (sending a message, loading a body) run on the runtime on which the broker was
+//! created, regardless of the thread that requests them. Otherwise, a guest that keeps its thread busy could end up
+//! driving a connection and delay heartbeats.
 
 mod announce;
 mod batch;
@@ -104,27 +105,29 @@ const SNS: &str = "aws.sns";
 /// Settings of the driver, from the config.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// AWS region. `None`: the region of the AWS environment.
+    /// AWS region. `None`: the region that the AWS environment sets.
     pub region: Option<String>,
-    /// Endpoint URL of a stand-in for AWS. `None`: the endpoints of AWS.
+    /// Endpoint URL of a stand-in for AWS. `None`: the endpoint that the AWS environment sets, or AWS's own.
     pub endpoint_url: Option<String>,
-    /// Access key id and secret key. `None`: credentials from the SDK's chain (environment, profile, web identity, ECS, EC2).
+    /// Access key id and secret key. `None`: credentials from the SDK's chain (environment, profile, web identity, ECS,
+    /// EC2).
     pub credentials: Option<(String, String)>,
     /// Prefix of every queue and topic name.
     pub prefix: String,
-    /// Set to create missing resources when they are needed. If unset, a missing resource is an error with
-    /// instructions.
+    /// Set to create missing resources when they are needed. If unset, a missing resource causes an error that says how
+    /// to create it.
     pub create_missing: bool,
-    /// KMS key of the queues and topics that hostler creates. `None`: SQS's own encryption.
+    /// KMS key for the queues and topics that hostler creates. `None`: hostler sets no key, and queues have SQS's own
+    /// encryption.
     pub kms_key: Option<String>,
     /// S3 bucket for bodies that exceed `threshold`. `None`: a message that is too large for SQS is refused.
     pub bucket: Option<String>,
-    /// Maximum size in bytes, body and attributes together, of a message that is sent with its body. The body of a
-    /// larger message is stored in the bucket.
+    /// Maximum size in bytes (body and attributes together) of a message that is sent with its body. If a message is
+    /// larger, its body is stored in the bucket.
     pub threshold: usize,
-    /// Makes every call with the SDK's generated client, and none directly.
+    /// Set to make every call with the SDK's generated client. The direct client is then not used.
     pub generated_calls_only: bool,
-    /// Connector for all requests. `None`: the driver creates the SDK's usual connector.
+    /// HTTP connector for all requests. `None`: the driver creates the SDK's usual connector.
     pub http: Option<SharedHttpConnector>,
 }
 
@@ -150,12 +153,13 @@ struct Service {
     clients: Clients,
     resolver: Resolver,
     runtime: Handle,
-    /// Ensures that the warning about dead letters that SQS refused to count is logged once.
+    /// Ensures that only one warning is logged if SQS refuses to count dead letters.
     uncounted: Once,
 }
 
 impl SqsBroker {
-    /// Creates a broker without making a call. All calls of the broker run on the runtime that awaits this function.
+    /// Creates a broker without making a call to AWS. Calls that may be made for a guest run on the runtime on which
+    /// this function is awaited.
     ///
     /// # Errors
     /// [`QueueError::Refused`]: neither `options` nor the AWS environment sets a region.
@@ -167,7 +171,7 @@ impl SqsBroker {
         Ok(Self(Arc::new(Service { options, names, clients, resolver, runtime, uncounted })))
     }
 
-    /// Runs `work` on the runtime of the service.
+    /// Runs `work` on the runtime on which the broker was created, and returns its result.
     async fn on_runtime<T, F>(&self, work: impl FnOnce(Arc<Service>) -> F) -> Result<T, QueueError>
     where
         T: Send + 'static,
@@ -177,7 +181,8 @@ impl SqsBroker {
         done.map_err(|error| QueueError::Unavailable(format!("hostler is shutting down: {error}")))
     }
 
-    /// Adds the endpoint URL to [`QueueError::Unavailable`], if one is configured.
+    /// Adds the configured endpoint URL, if any, to the message of [`QueueError::Unavailable`]. Returns other errors
+    /// unchanged.
     fn located(&self, error: QueueError) -> QueueError {
         match (error, &self.0.options.endpoint_url) {
             (QueueError::Unavailable(text), Some(url)) => QueueError::Unavailable(format!(
@@ -326,8 +331,8 @@ impl Disposal for SqsBroker {
 }
 
 impl Service {
-    /// Opens the queue of a consumer. If resources are missing, creates them or returns an error, depending on the
-    /// options.
+    /// Opens the queue of a consumer. If resources are missing, creates them or returns an error, depending on
+    /// [`Options::create_missing`].
     async fn open(self: &Arc<Self>, spec: &ChannelSpec) -> Result<SqsQueue, QueueError> {
         let (queue, dead_letter) = (spec.channel.queue().to_owned(), spec.channel.dead_letter_queue());
         if self.options.create_missing {

@@ -1,4 +1,4 @@
-//! Usage of queues and topics, from CloudWatch.
+//! Usage data for queues and topics, from CloudWatch.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ use hostler_queue::{QueueError, QueueUse};
 /// Maximum number of metrics per call (AWS limit of GetMetricData: 500).
 const PER_CALL: usize = 500;
 
-/// Approximate number of data points to request per metric. Only the sum of the points is used.
+/// Approximate number of data points that are requested per metric. Only the sum of the points is used.
 const POINTS: u64 = 72;
 
 const DAY: u64 = 86_400;
@@ -65,7 +65,7 @@ pub(super) async fn published(
     sums(service, &series, over).await
 }
 
-/// Returns the sum of each series over the last `over`. `None`: the series has no data points.
+/// Returns the sum of each series over a period of this length that ends now. `None`: the series has no data points.
 async fn sums(service: &Service, series: &[Series<'_>], over: Duration) -> Result<Vec<Option<u64>>, QueueError> {
     let client = service.clients.cloudwatch();
     let end = SystemTime::now();
@@ -91,8 +91,8 @@ async fn sums(service: &Service, series: &[Series<'_>], over: Duration) -> Resul
     Ok(sums)
 }
 
-/// Converts the error of a call. An answer with the HTTP status 404, 405 or 501 but without an error code means that
-/// the server has no CloudWatch. The server may be a stand-in for AWS.
+/// Converts the error of a GetMetricData call. An answer with the HTTP status 404, 405 or 501 but without an error code
+/// means that the server has no CloudWatch. Such a server is probably a stand-in for AWS.
 fn fault<E>(error: &SdkError<E>) -> QueueError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -119,9 +119,9 @@ fn id(n: usize) -> String {
     format!("m{n}")
 }
 
-/// Returns the interval between data points in seconds. CloudWatch stores points per minute for 15 days, per five
-/// minutes for 63 days, and per hour beyond. Therefore, the interval is a multiple of the resolution of the oldest
-/// points.
+/// Returns the interval between data points in seconds. CloudWatch keeps one-minute points for 15 days, five-minute
+/// points for 63 days, and one-hour points for longer. Therefore, the interval is a multiple of the resolution of the
+/// oldest points.
 fn period(over: Duration) -> i32 {
     let seconds = over.as_secs();
     let step = match seconds {
@@ -152,8 +152,8 @@ impl Answers {
         answer.status = result.status_code;
     }
 
-    /// Returns the sum of a query's points. An incomplete answer is an error, because it would make a used resource
-    /// look unused.
+    /// Returns the sum of the points of the n-th query. An incomplete answer is an error, because it would make a used
+    /// resource look unused.
     fn sum(&self, n: usize) -> Result<Option<u64>, String> {
         let answer = self.0.get(&id(n)).ok_or("no answer")?;
         match &answer.status {

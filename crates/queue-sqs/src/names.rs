@@ -1,6 +1,6 @@
 //! Names of queues and topics on AWS: `<prefix><name>`, with `.fifo` if ordered.
 
-/// Suffix that AWS requires for the name of a FIFO queue or topic.
+/// Suffix that AWS requires in the name of a FIFO queue or topic.
 const FIFO: &str = ".fifo";
 
 /// Naming scheme of one deployment.
@@ -25,8 +25,8 @@ impl Names {
         format!("{}{name}{suffix}", self.prefix)
     }
 
-    /// Returns the name of the queue or exchange that has this name on AWS. The flag is `true` for FIFO. `None`: the
-    /// name does not begin with our prefix, so it belongs to another deployment.
+    /// Returns the name of the queue or exchange whose AWS name is `name`. The flag is `true` for FIFO. `None`: `name`
+    /// does not begin with our prefix, so it belongs to another deployment.
     pub(super) fn here<'a>(&self, name: &'a str) -> Option<(&'a str, bool)> {
         let name = name.strip_prefix(&self.prefix)?;
         Some(match name.strip_suffix(FIFO) {

@@ -1,10 +1,10 @@
-//! Delays that exceed SQS's own limit of 15 minutes: the time stamp on such a message, and the receives that it needs
-//! while waiting. No I/O.
+//! Delays that exceed the SQS limit of 15 minutes: the timestamp on such a message, and the number of receives while it
+//! waits. No I/O.
 //!
-//! The sender stores the start time in an attribute of the message. Until that time, the consumer hides the message
-//! again after each receive, each time for at most one [`TURN`]. SQS counts these receives, so they are subtracted from
-//! the number of attempts. The number of these receives is not stored on the message. Any process can calculate it from
-//! the time of the first receive and the start time.
+//! The sender stores the message's start time in an attribute. Until that time, the consumer hides the message again
+//! after each receive, each time for at most one [`TURN`]. SQS counts these receives, so they are subtracted from the
+//! number of attempts. Their number is not stored on the message. Any process can calculate it from the time of the
+//! first receive and the start time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,37 +12,39 @@ use hostler_types::Timestamp;
 use hostler_types::message::AttributeValue;
 use tokio::time::Instant;
 
-/// Attribute with the time before which the message must not start (RFC 3339, in UTC).
+/// Name of the attribute that contains a message's start time (RFC 3339, in UTC). The message must not be processed
+/// before that time.
 pub(super) const ATTRIBUTE: &str = "hostler-not-before";
 
-/// Maximum delay that SQS supports itself (AWS limit: DelaySeconds 900).
+/// Maximum delay that SQS itself supports (AWS limit: DelaySeconds 900).
 pub(super) const KEPT: Duration = Duration::from_secs(15 * 60);
 
-/// Maximum time to hide a message after one receive. SQS allows 12 h from the receive; the remaining hour is a reserve,
-/// because the release may reach SQS late.
+/// Maximum time for which a message is hidden after one receive. SQS allows 12 h from the receive. The remaining hour
+/// is a reserve, because the release may reach SQS late.
 pub(super) const TURN: Duration = Duration::from_secs(11 * 60 * 60);
 
-/// Maximum time from now to a start time. A start time further ahead is ignored, because SQS keeps no message for more
+/// Maximum time from now to a valid start time. A later start time is ignored, because SQS keeps no message for more
 /// than 14 days (AWS limit).
 const FURTHEST: Duration = Duration::from_secs(14 * 86_400);
 
-/// Maximum error of the service's time, which its answers state in whole seconds. A message is hidden until this long
-/// after its start time, so that it is due at its next receive. A sender adds this error to the start time.
+/// Maximum error of our estimate of the time by the SQS clock. SQS answers state the time in whole seconds. The sender
+/// adds this error to the start time. The consumer hides a message until this long after its start time, so that the
+/// message is due at its next receive.
 const UNTOLD: Duration = Duration::from_secs(1);
 
-/// Reserve for clock differences and slow calls. Added to a delay when the number of receives during the delay is
-/// calculated before the message is sent.
+/// Reserve for clock differences and slow calls. Added to a delay when the sender calculates the number of receives
+/// during the delay.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// Minimum time for which SQS must keep a message after it is due.
+/// Minimum time for which SQS must still keep a message once it is due.
 const LEFT: Duration = Duration::from_secs(60 * 60);
 
-/// Number of receives that a message needs once it is due: one attempt, and the two spare receives of every queue that
-/// `provision` creates.
+/// Number of receives that a message needs once it is due: one for an attempt, plus the two spare receives that
+/// `provision` allows in every queue.
 const NEEDED: u32 = 3;
 
-/// Returns the number of receives of a delayed message before it is due. `kept`: part of the delay that SQS handles
-/// itself.
+/// Returns the number of times that a delayed message is received before it is due. `kept`: part of the delay that SQS
+/// handles itself.
 pub(super) fn turns(delay: Duration, kept: Duration) -> u32 {
     let rest = delay.saturating_sub(kept);
     if rest.is_zero() { 0 } else { count(rest + SLACK) }
@@ -52,11 +54,12 @@ fn count(rest: Duration) -> u32 {
     u32::try_from(rest.as_millis().div_ceil(TURN.as_millis())).unwrap_or(u32::MAX)
 }
 
-/// Checks that a message can wait in a queue for `delay`. `max_receives`: number of receives before the queue
-/// dead-letters a message. `keeps`: retention of the queue.
+/// Checks that a message with this delay can wait in the queue `queue` without being dead-lettered or deleted.
+/// `max_receives`: number of receives after which the queue dead-letters a message. `None`: it dead-letters none.
+/// `keeps`: retention of the queue. `None`: unknown.
 ///
 /// # Errors
-/// A text with the fault and its fix.
+/// Returns a message that says what is wrong and how to fix it.
 pub(super) fn check(
     queue: &str,
     delay: Duration,
@@ -78,22 +81,22 @@ pub(super) fn check(
     }
 }
 
-/// Returns the value of the attribute for a message. `now`: time of sending by the service's clock.
+/// Returns the value of [`ATTRIBUTE`] for a message with this delay. `now`: time of sending by the SQS clock.
 pub(super) fn stamp(now: SystemTime, delay: Duration) -> String {
     let due = now.checked_add(delay + UNTOLD).unwrap_or_else(latest);
     humantime::format_rfc3339_seconds(due.clamp(UNIX_EPOCH, latest())).to_string()
 }
 
-/// Returns the latest time that RFC 3339 can express: the last second of the year 9999. The service's clock may be
-/// wrong, and the formatter panics on later times and on times before 1970.
+/// Returns the latest time that RFC 3339 can express: the last second of the year 9999. The SQS clock may be wrong, and
+/// the formatter panics on later times and on times before 1970.
 fn latest() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(253_402_300_799)
 }
 
-/// Returns the time before which a message must not start, parsed from the value of its attribute.
+/// Parses a message's start time from the value of [`ATTRIBUTE`]. `now`: time by the SQS clock.
 ///
 /// # Errors
-/// A text with the reason why the value is ignored.
+/// Returns a message that says why the value must be ignored.
 pub(super) fn due(value: &AttributeValue, now: SystemTime) -> Result<SystemTime, String> {
     let text = value.as_text().unwrap_or_default();
     let Ok(due) = humantime::parse_rfc3339_weak(text) else {
@@ -105,19 +108,19 @@ pub(super) fn due(value: &AttributeValue, now: SystemTime) -> Result<SystemTime,
     Ok(due)
 }
 
-/// Wait of one delivery for its start time.
+/// The wait of one delivery until the start time of its message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Wait {
-    /// Time before which the delivery must not start. At most one [`TURN`] ahead. `None`: the message may start at
-    /// once.
+    /// Time before which the delivery must not be processed, at most one [`TURN`] ahead. `None`: the message may be
+    /// processed at once.
     pub(super) not_before: Option<Instant>,
-    /// Total number of receives of the message before it is due.
+    /// Total number of times that the message is received before it is due.
     pub(super) turns: u32,
 }
 
 impl Wait {
-    /// Returns the wait of a delivery. `due`: start time of the message. `first`: time of its first receive. `now`:
-    /// time of this receive, by the service's clock and by ours.
+    /// Calculates the wait of a delivery. `due`: start time of the message. `first`: time of the message's first
+    /// receive. `now`: time of this receive, by the SQS clock and by ours.
     pub(super) fn of(due: SystemTime, first: SystemTime, now: (SystemTime, Instant)) -> Self {
         let turns = (due + UNTOLD).duration_since(first).map_or(0, count);
         let (by_service, by_us) = now;
@@ -129,7 +132,7 @@ impl Wait {
         Self { not_before, turns }
     }
 
-    /// Returns the number of the attempt, which leaves out the receives before the start time. `receives`: number of
+    /// Returns the number of the attempt, which does not count receives before the start time. `receives`: number of
     /// all receives that SQS has counted.
     pub(super) fn attempt(&self, receives: u32) -> u32 {
         receives.saturating_sub(self.turns).max(1)

@@ -13,10 +13,10 @@ use super::fault::{Fault, is_denial};
 use hostler_queue::{QueueError, SendError};
 use hostler_types::message::{Claim, Invalid, Message, Outgoing};
 
-/// Key prefix of bodies that messages in several queues of an exchange point to. No consumer deletes such a body,
-/// because no consumer knows whether another one still needs it. A lifecycle rule of the bucket deletes it.
+/// Key prefix of bodies that messages in several queues of an exchange share. No consumer deletes such a body, because
+/// no consumer knows whether another one still needs it. A lifecycle rule of the bucket deletes it.
 const SHARED: &str = "hostler/shared/";
-/// Key prefix of bodies that messages of only one queue point to. Also the common prefix of all bodies.
+/// Key prefix of bodies that belong to messages in only one queue. Also the common prefix of all bodies.
 pub(super) const OWN: &str = "hostler/";
 
 /// Returns `true` if a key has the form of the keys under which hostler stores bodies. Other programs may store objects
@@ -27,15 +27,15 @@ pub(super) fn is_body(key: &str) -> bool {
     name.is_some_and(|name| name.len() == 36 && Uuid::try_parse(name).is_ok())
 }
 
-/// Maximum size in bytes of a body to fetch. Each slot keeps one body in memory.
+/// Maximum size in bytes of a body that hostler fetches. Each slot keeps one body in memory.
 const MAX_BODY: i64 = 256 * 1024 * 1024;
 
-/// Maximum time for a settlement to wait for the deletion or renewal of a body.
+/// Maximum time for which a settlement waits for S3 to delete or renew a body.
 const REMOVAL: Duration = Duration::from_secs(5);
 
 impl Service {
     /// Stores the body of a message in the bucket. Returns the message with a claim in place of the body. If no bucket
-    /// is configured, returns the message unchanged. `shared`: several queues will receive the message.
+    /// is configured, returns the message unchanged. `shared`: set if several queues may receive the message.
     pub(super) async fn check_in(&self, message: Outgoing, shared: bool) -> Result<Outgoing, SendError> {
         let Some(bucket) = &self.options.bucket else { return Ok(message) };
         let key = format!("{}{}", if shared { SHARED } else { OWN }, Uuid::now_v7());
@@ -48,10 +48,10 @@ impl Service {
         Ok(Outgoing { body: Vec::new(), claim: Some(Arc::new(claim)), ..message })
     }
 
-    /// Fetches the body and returns the message with the body.
+    /// Fetches the body to which `claim` points. Returns the message with this body in place of the claim.
     ///
     /// # Errors
-    /// A text for the log.
+    /// Returns a message that says why the body could not be fetched.
     pub(super) async fn check_out(&self, message: &Message, claim: &Claim) -> Result<Message, String> {
         let (object, body) = (claim_text(claim), self.fetch(claim).await?);
         if claim.size.is_some_and(|size| size != body.len() as u64) {
@@ -86,8 +86,8 @@ impl Service {
         Ok(body.into_bytes())
     }
 
-    /// Resets the age of a body's object before a copy of its message is sent. `hostler clean` deletes bodies by age,
-    /// and the retention of the copy begins anew.
+    /// Resets the age of a stored body before a copy of its message is sent. `hostler clean` deletes bodies by age, and
+    /// the retention of the copy begins anew.
     ///
     /// # Errors
     /// [`SendError::Invalid`]: S3 denies the renewal, so retrying is useless. A missing object is not an error.
@@ -103,8 +103,8 @@ impl Service {
         }
     }
 
-    /// Resets the age of a dead letter's body, like [`Self::renew`]. Only logs a failure, because the dead letter must
-    /// reach its queue even if S3 fails.
+    /// Resets the age of a dead letter's body, like [`Self::renew`]. A failure is only logged, because the dead letter
+    /// must reach its queue even if S3 fails.
     pub(super) async fn try_to_renew(&self, claim: &Claim) {
         let error = match tokio::time::timeout(REMOVAL, self.copy_in_place(claim)).await {
             Ok(Ok(()) | Err((Fault::Missing(_), _))) => return,
@@ -119,8 +119,9 @@ impl Service {
         );
     }
 
-    /// Copies an object onto itself, which resets its age. Omits metadata, because bodies have none. Does nothing for
-    /// an object that hostler did not store. On failure, the flag is `true` if S3 denied the call.
+    /// Copies the object to which `claim` points onto itself, which resets its age. Does not preserve metadata, because
+    /// stored bodies have none. Does nothing for an object that hostler did not store. On failure, the flag is `true`
+    /// if S3 denied the call.
     async fn copy_in_place(&self, claim: &Claim) -> Result<(), (Fault, bool)> {
         let Claim { bucket, key, .. } = claim;
         if !is_body(key) || self.options.bucket.as_ref() != Some(bucket) {
@@ -154,8 +155,8 @@ impl Service {
     }
 }
 
-/// Returns the reason why a body could not be fetched. A denial may mean that the object is missing, because S3 also
-/// denies access to a missing object if the caller may not list the bucket.
+/// Returns an error message that says why a body could not be fetched. If S3 denied access (`denied`), the object may
+/// be missing, because S3 also denies access to a missing object if the caller may not list the bucket.
 fn unfetched(object: &str, fault: Fault, denied: bool) -> String {
     match fault {
         Fault::Missing(_) => format!("the body is gone: there is no {object}"),

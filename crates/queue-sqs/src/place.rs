@@ -28,7 +28,7 @@ pub(super) enum Target {
     Topic(Place),
 }
 
-/// Returns a standard queue, or a FIFO queue if the name ends so.
+/// Returns a queue for tests. The queue is FIFO if its name ends with `.fifo`, otherwise standard.
 #[cfg(test)]
 pub(super) fn example(name: &str) -> Place {
     Place {

@@ -1,4 +1,4 @@
-//! One SQS queue for a consumer: receives messages and extends leases.
+//! One SQS queue, as a consumer uses it: receives messages and extends leases.
 
 mod settle;
 
@@ -27,11 +27,11 @@ use hostler_queue::{
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// Maximum duration of a lease with all its extensions, counted from the receive (AWS limit: 12 h).
+/// Maximum duration of a lease with all its extensions, counted from the receive call (AWS limit: 12 h).
 const MAX_LEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Maximum number of seconds for an extension to reach SQS. SQS counts an extension from its arrival. Therefore, a
-/// lease is extended at most until this long before the limit of 12 h.
+/// Maximum number of seconds that an extension may take to reach SQS. SQS counts an extension from its arrival.
+/// Therefore, a lease is extended at most until this long before the limit of 12 h.
 const ON_ITS_WAY: u64 = 15;
 
 const LIMITS: Limits = Limits {
@@ -43,12 +43,13 @@ const LIMITS: Limits = Limits {
     parallel_receives: 8,
 };
 
-/// Maximum time to repeat a receive whose answer was lost. SQS accepts the same ReceiveRequestAttemptId for 5 minutes.
+/// Maximum time for which a receive call is repeated if its answer was lost. SQS accepts the same
+/// ReceiveRequestAttemptId for 5 minutes.
 const SAME_RECEIVE: Duration = Duration::from_secs(4 * 60);
 
 const CHANGE: &str = "ChangeMessageVisibilityBatch";
 
-/// One queue.
+/// An SQS queue from which messages are received.
 #[derive(Debug)]
 pub(super) struct SqsQueue {
     service: Arc<Service>,
@@ -58,26 +59,26 @@ pub(super) struct SqsQueue {
     /// Set if this queue owns the stored bodies of its messages. A body is then deleted with its message.
     owns_bodies: bool,
     in_flight: Mutex<InFlight>,
-    /// Receives of an ordered queue whose answers were lost.
+    /// Receive calls to an ordered queue whose answers were lost.
     lost_receives: Mutex<Vec<Attempt>>,
 }
 
-/// A receive of an ordered queue. If a receive is repeated with the same id, SQS returns the same messages.
+/// A receive call to an ordered queue. If the call is repeated with the same id, SQS returns the same messages.
 #[derive(Debug, Clone)]
 struct Attempt {
     id: String,
-    /// Latest time to repeat the receive. Its messages must still be leased at that time. Once they are visible,
-    /// another receive may get the first message of a group, and a repetition would return the group's later messages.
+    /// Latest time to repeat the call. Its messages must still be leased at that time. Once they are visible, another
+    /// call may receive the first message of a group, and a repetition would return the group's later messages.
     until: Instant,
-    /// Maximum number of messages requested. A repetition has the same maximum.
+    /// Maximum number of messages that the call requested. A repetition requests the same number.
     max: usize,
-    /// Set if an answer to this receive was lost.
+    /// Set if an answer to this call was lost.
     is_lost: bool,
 }
 
 impl Attempt {
-    /// Returns the most recent receive whose answer was lost and that requested at most `max` messages. If there is
-    /// none, returns a new receive.
+    /// Returns the most recent receive call whose answer was lost and that requested at most `max` messages. If there
+    /// is none, returns a new call.
     fn next(lost: &mut Vec<Self>, max: usize, now: Instant, lease: Duration) -> Self {
         lost.retain(|lost| now < lost.until);
         let again = lost.iter().rposition(|lost| lost.max <= max).map(|n| lost.remove(n));
@@ -112,8 +113,8 @@ impl SqsQueue {
         Answers::of_call(clients.change_visibility(address, entries, what).await)
     }
 
-    /// Returns the receive to make, for at most `max` messages. If possible, returns one whose answer was lost. Each
-    /// lost receive is returned to one caller only. `None`: the queue is not ordered.
+    /// Returns the receive call to make, for at most `max` messages. If possible, returns a call whose answer was lost.
+    /// Each lost call is returned to one caller only. `None`: the queue is not ordered.
     fn attempt(&self, max: usize, now: Instant, lease: Duration) -> Option<Attempt> {
         if !self.place.ordered {
             return None;
@@ -122,8 +123,8 @@ impl SqsQueue {
         Some(Attempt::next(&mut lost, max, now, lease))
     }
 
-    /// Stores a failed receive for repetition if its answer was lost. SQS has leased no message to a refused receive,
-    /// so such a receive is stored only if an earlier answer to it was lost.
+    /// If the answer to a failed receive call was lost, stores the call, so that it is repeated. SQS leases no messages
+    /// to a call that it refuses. Therefore, a refused call is stored only if an earlier answer to it was lost.
     fn failed(&self, attempt: Option<Attempt>, fault: &Fault) {
         let is_lost = |attempt: &Attempt| fault.is_unanswered() || (attempt.is_lost && fault.may_pass());
         if let Some(lost) = attempt.filter(is_lost) {
@@ -132,8 +133,8 @@ impl SqsQueue {
         }
     }
 
-    /// Returns the wait of a message that was just received. Ignores an invalid start time, so that the message is not
-    /// lost. Also ignores the start time of a message in a FIFO queue.
+    /// Returns how long a message that was just received must wait until its start time. Ignores an invalid start time,
+    /// so that the message is not lost. Also ignores the start time of a message in a FIFO queue.
     fn wait_of(&self, one: &Incoming, now: Instant) -> Wait {
         let Some(value) = one.message.attributes.get(not_before::ATTRIBUTE) else { return Wait::default() };
         let by_service = self.service.clients.clock.now();
@@ -155,7 +156,7 @@ impl SqsQueue {
         tracing::warn!(queue, message_id, attribute, reason, "not-before ignored: the message may start at once");
     }
 
-    /// Records the received messages, and separates those that are already finished.
+    /// Records the leases of received messages. Separates messages that are already finished from those to deliver.
     fn take_in(&self, messages: Vec<Incoming>, lease: Duration, since: Instant, taken: ReceiveParams) -> Received {
         let now = Instant::now();
         let mut took = Received::default();
@@ -186,20 +187,20 @@ impl SqsQueue {
     }
 }
 
-/// Parameters of a receive on SQS, which counts in whole seconds.
+/// Parameters of a receive call to SQS, which counts in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ReceiveParams {
     wait: u64,
     visibility: u64,
-    /// Maximum time from the call to the start of our lease. A later start could make our lease outlast the lease of
-    /// SQS.
+    /// Maximum time from the start of the call to the start of our lease. If our lease began later, it could outlast
+    /// the lease of SQS.
     padding: Duration,
 }
 
 impl ReceiveParams {
-    /// Converts a request. SQS counts the lease from an unknown moment of the wait, so our lease begins with the call.
-    /// Therefore, the wait takes at most two thirds of the lease. If the lease is too short for a wait of one second, a
-    /// longer lease is requested from SQS.
+    /// Converts a request. SQS starts the lease at an unknown moment during the wait, so our lease begins with the
+    /// call. Therefore, the wait takes at most two thirds of the lease. If the lease is too short for a wait of one
+    /// second, a longer lease is requested from SQS.
     fn of(request: Receive) -> Self {
         let wait = match request.wait.min(MAX_WAIT).min(request.lease * 2 / 3).as_secs() {
             0 if request.wait.is_zero() => 0,
@@ -211,7 +212,7 @@ impl ReceiveParams {
     }
 }
 
-/// Messages of a receive.
+/// Messages that a receive call returned.
 #[derive(Default)]
 struct Received {
     deliveries: Vec<Delivery>,
@@ -223,8 +224,8 @@ fn lost() -> LeaseError {
     LeaseError::Lost("its time is over".to_owned())
 }
 
-/// Returns an entry that makes a message visible in `seconds` seconds. The time is shortened to end at least `spare`
-/// seconds before the maximum lease of 12 h, counted from the receive.
+/// Returns an entry that makes a message visible in `seconds` seconds. If necessary, the time is shortened to end at
+/// least `spare` seconds before the maximum lease of 12 h, counted from the receive call.
 fn visibility(n: usize, lease: &str, seconds: u64, (since, now): (Instant, Instant), spare: u64) -> Entry<'_> {
     let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(spare);
     let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);
@@ -245,8 +246,8 @@ impl Queue for SqsQueue {
         Origin { system: SQS, address: Some(Arc::clone(&self.place.address)) }
     }
 
-    /// Receives messages. If `stop` is cancelled before the call, the call does not wait for messages. A wait in
-    /// progress continues, because SQS may be about to lease a message to this call.
+    /// Receives messages. If `stop` is already cancelled, makes no call and returns no messages. A call in progress
+    /// continues, because SQS may be about to lease a message to it.
     async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
         if stop.is_cancelled() {
             return Ok(Vec::new());

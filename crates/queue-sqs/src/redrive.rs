@@ -1,4 +1,4 @@
-//! Moves the messages of a dead-letter queue by a message move task of SQS (StartMessageMoveTask).
+//! Moves the messages of a dead-letter queue with an SQS message move task (StartMessageMoveTask).
 
 use std::time::Duration;
 
@@ -17,16 +17,17 @@ const MAX_PER_SECOND: u32 = 500;
 /// Interval between checks of the task's progress.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Maximum number of consecutive checks that fail or find no task. Beyond this number, an error is returned, but the
-/// task itself continues.
+/// Maximum number of consecutive checks that may fail or find no task. After one more such check, [`redrive`] returns
+/// an error, but the task itself continues.
 const BLIND_LOOKS: u32 = 30;
 
-/// Moves all messages of the queue `from` to the queue `to`. Returns when the task ends. If `stop` is cancelled,
-/// cancels the task.
+/// Moves all messages from the queue `from` to the queue `to`. Returns when the task has ended. If `stop` is cancelled,
+/// cancels the task. `per_second`: maximum rate, at most 500 messages per second. `None`: SQS chooses the rate. Passes
+/// the counts so far to `progress`.
 ///
 /// # Errors
-/// [`QueueError`]: the task failed, or could not be started, followed or cancelled. SQS refuses to start a task if `from`
-/// is not a dead-letter queue, or if another task is moving its messages.
+/// [`QueueError`]: the task failed, or could not be started, followed or cancelled. SQS refuses to start a task if
+/// `from` is not a dead-letter queue, or if another task is already moving messages out of it.
 pub(super) async fn redrive(
     service: &Service,
     from: &Channel,
@@ -123,14 +124,14 @@ async fn start(
     Ok(started.task_handle.unwrap_or_default())
 }
 
-/// Returns the most recent task of this queue.
+/// Returns the most recent move task for the queue with the ARN `source`. `None`: the queue has no such task.
 async fn latest(service: &Service, source: &str) -> Result<Option<Task>, QueueError> {
     let listed = service.clients.sqs.list_message_move_tasks().source_arn(source).max_results(1).send().await;
     let listed = listed.map_err(|error| Fault::of(&format!("ListMessageMoveTasks of {source}"), &error))?;
     Ok(listed.results.unwrap_or_default().into_iter().next())
 }
 
-/// Cancels the task. A task that has already ended is not an error.
+/// Cancels the task. It is not an error if the task has already ended.
 async fn cancel(service: &Service, handle: &str) -> Result<(), QueueError> {
     let cancelled = service.clients.sqs.cancel_message_move_task().task_handle(handle).send().await;
     match cancelled.map_err(|error| Fault::of("CancelMessageMoveTask", &error)) {

@@ -16,10 +16,10 @@ use super::{MAX_MESSAGE, Service};
 use hostler_queue::QueueError;
 use hostler_types::channel::Channel;
 
-/// Maximum size in bytes of a message for SNS (AWS limit: 256 KiB).
+/// Maximum size in bytes of a message to SNS (AWS limit: 256 KiB).
 const MAX_PUBLISH: usize = 256 * 1024;
 
-/// Attributes to request of a queue.
+/// Queue attributes to request.
 const ASKED: [QueueAttributeName; 3] = [
     QueueAttributeName::MaximumMessageSize,
     QueueAttributeName::RedrivePolicy,
@@ -32,12 +32,13 @@ pub(super) struct Resolver {
     queues: Mutex<HashMap<String, Place>>,
     topics: Mutex<HashMap<String, Place>>,
     targets: Mutex<HashMap<Channel, Target>>,
-    /// Missing or denied dead-letter queues, by name. The value is the time of the next query.
+    /// Dead-letter queues that are missing, or to which access is denied, by name. The value is the earliest time of
+    /// the next query.
     passed_over: Mutex<HashMap<String, Instant>>,
     pub(super) sharing: Sharing,
 }
 
-/// Interval between queries of a missing or denied dead-letter queue.
+/// Minimum interval between queries of a dead-letter queue that is missing or to which access is denied.
 const PASSED_OVER: Duration = Duration::from_secs(30 * 60);
 
 fn known(places: &Mutex<HashMap<String, Place>>, name: &str) -> Option<Place> {
@@ -49,7 +50,7 @@ fn remember(places: &Mutex<HashMap<String, Place>>, place: &Place) {
 }
 
 impl Resolver {
-    /// Returns the cached target of a channel's messages.
+    /// Returns the cached target of a channel's messages. `None`: the target is not cached.
     pub(super) fn target(&self, channel: &Channel) -> Option<Target> {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).get(channel).cloned()
     }
@@ -59,7 +60,7 @@ impl Resolver {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone(), target.clone());
     }
 
-    /// Returns the kinds of the cached queues with this name. `true`: FIFO. `false`: standard.
+    /// Returns the kinds of queue that are cached under this name. `true`: FIFO. `false`: standard.
     pub(super) fn known_kinds(&self, names: &Names, name: &str) -> Vec<bool> {
         let is_known = |ordered: &bool| known(&self.queues, &names.on_aws(name, *ordered)).is_some();
         [false, true].into_iter().filter(is_known).collect()
@@ -70,20 +71,21 @@ impl Resolver {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&*place.name);
     }
 
-    /// Returns `true` if the dead-letter queue with this name was found to be missing or denied in the last 30 minutes.
+    /// Returns `true` if the dead-letter queue with this name was found to be missing, or access to it was denied, in
+    /// the last 30 minutes.
     pub(super) fn is_passed_over(&self, name: &str) -> bool {
         let passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         passed_over.get(name).is_some_and(|until| Instant::now() < *until)
     }
 
-    /// Records that the dead-letter queue with this name is missing or denied.
+    /// Records that the dead-letter queue with this name is missing, or that access to it is denied.
     pub(super) fn pass_over(&self, name: &str) {
         let until = Instant::now() + PASSED_OVER;
         self.passed_over.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), until);
     }
 
-    /// Removes from the cache the target of a channel, and the queue or topic with this AWS name, because it no longer
-    /// exists.
+    /// Removes the target of a channel from the cache, because it no longer exists. `name`: AWS name of the target's
+    /// queue or topic, which is removed from the cache too.
     pub(super) fn forget(&self, channel: &Channel, name: &str) {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(channel);
         for places in [&self.queues, &self.topics] {
@@ -93,7 +95,7 @@ impl Resolver {
 }
 
 impl Service {
-    /// Finds a queue by its name. `None`: the queue does not exist.
+    /// Finds the queue with this name and kind, in the cache or on SQS. `None`: the queue does not exist.
     pub(super) async fn find_queue(&self, name: &str, ordered: bool) -> Result<Option<Place>, QueueError> {
         let name = self.names.on_aws(name, ordered);
         if let Some(place) = known(&self.resolver.queues, &name) {
@@ -108,12 +110,13 @@ impl Service {
         self.read_queue(&name, ordered, &url).await
     }
 
-    /// Reads a cached queue again, because its settings may have changed. `None`: the queue no longer exists.
+    /// Reads the settings of a cached queue again, because they may have changed. `None`: the queue no longer exists.
     pub(super) async fn reread_queue(&self, place: &Place) -> Result<Option<Place>, QueueError> {
         self.read_queue(&place.name, place.ordered, &place.address).await
     }
 
-    /// Reads a queue with this AWS name, and caches it. `None`: the queue does not exist.
+    /// Reads the settings of the queue with this AWS name and URL, and caches the queue. `None`: the queue does not
+    /// exist.
     async fn read_queue(&self, name: &str, ordered: bool, url: &str) -> Result<Option<Place>, QueueError> {
         let asked = self.clients.sqs.get_queue_attributes().queue_url(url);
         let asked = asked.set_attribute_names(Some(ASKED.to_vec())).send().await;
@@ -139,9 +142,9 @@ impl Service {
         Ok(Some(place))
     }
 
-    /// Finds the standard or FIFO queue with this name. `None`: neither exists. If an IAM policy lists only existing
-    /// queues, SQS refuses the query for the missing one. Therefore, a refusal is an error only if neither queue is
-    /// found.
+    /// Finds the standard queue or, if there is none, the FIFO queue with this name. `None`: neither exists. If an IAM
+    /// policy lists only existing queues, SQS refuses the query for the missing one. Therefore, a refusal is an error
+    /// only if neither queue is found.
     pub(super) async fn find_queue_of_either_kind(&self, name: &str) -> Result<Option<Place>, QueueError> {
         if let &[ordered] = &self.resolver.known_kinds(&self.names, name)[..] {
             return self.find_queue(name, ordered).await;
@@ -175,8 +178,9 @@ impl Service {
         Ok(known(&self.resolver.topics, &name))
     }
 
-    /// Finds the target of a channel's messages: the topic of its exchange, or its queue. If a channel without an
-    /// exchange has no queue with its name, looks for an exchange with this name. `None`: the target does not exist.
+    /// Finds the target of a channel's messages: the topic of its exchange, or its queue. If the channel has no
+    /// exchange and there is no queue with its name, looks for the topic of an exchange with that name. `None`: the
+    /// target does not exist.
     pub(super) async fn find_target(&self, channel: &Channel) -> Result<Option<Target>, QueueError> {
         if channel.exchange().is_none()
             && let Some(place) = self.find_queue_of_either_kind(channel.queue()).await?
@@ -192,7 +196,7 @@ impl Service {
         Ok(None)
     }
 
-    /// Caches an existing topic.
+    /// Caches an existing topic with this AWS name and ARN, and returns it.
     pub(super) fn remember_topic(&self, name: &str, arn: &str) -> Place {
         let ordered = name.ends_with(".fifo");
         let place = Place {

@@ -1,4 +1,5 @@
-//! A service for tests, which records requests and gives the same answer to each, and a check of signatures.
+//! A stand-in for AWS in tests. It records all requests, and its test sets how it answers them. Also checks request
+//! signatures.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -12,7 +13,7 @@ use hostler_types::digest::{hex, sha256};
 
 use super::{Options, SqsBroker};
 
-/// The service. Clones share their state.
+/// The stand-in. Clones share the recorded requests and the status.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Service {
     calls: Arc<Mutex<Vec<HttpRequest>>>,
@@ -74,8 +75,8 @@ impl HttpConnector for Service {
     }
 }
 
-/// Returns the access key that signed a request. `None`: the signature is not valid for this secret. Computes Signature
-/// Version 4 from the request as sent. Supports plain paths only.
+/// Returns the access key that signed a request. `None`: the signature is not valid for this secret. Computes the
+/// Signature Version 4 of the request as sent. Supports plain paths only.
 pub(super) fn signer_of(request: &HttpRequest, secret: &str) -> Option<String> {
     let (place, path) = request.uri().split_once("://")?.1.split_once('/')?;
     let default_port = if request.uri().starts_with("https") { ":443" } else { ":80" };

@@ -63,8 +63,9 @@ pub(super) async fn send(
     answers
 }
 
-/// Returns the target with settings that are up to date for the delays of `batch`. If the cached settings refuse a
-/// delay, reads them again, because `provision` may have changed them. If that fails, the cached settings apply.
+/// Returns the target with settings that are recent enough to check the delays of `batch`. If the cached settings
+/// refuse a delay, reads them again, because `provision` may have changed them. If that fails, the cached settings
+/// apply.
 async fn up_to_date(service: &Service, channel: &Channel, target: Target, batch: &[Outgoing]) -> Target {
     let Target::Queue(place) = &target else { return target };
     let is_refused = |message: &Outgoing| message.delay > not_before::KEPT && fits(place, message.delay).is_err();
@@ -104,8 +105,9 @@ async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target,
 /// Copies messages to a dead-letter queue in a single attempt. The caller retries while the lease lasts. Copies without
 /// a confirmation by `until` count as failed.
 ///
-/// A copy that the dead-letter queue accepts is sent with its body, regardless of the threshold. The copy may have no
-/// attribute left for a pointer to a stored body, and if the send failed, a stored body would remain in the bucket.
+/// A copy is sent with its body if the dead-letter queue accepts its size, regardless of the threshold. The copy may
+/// have no attribute left for a pointer to a stored body, and if the send call failed, a stored body would remain in
+/// the bucket.
 pub(super) async fn forward(
     service: &Arc<Service>,
     target: &Place,
@@ -165,9 +167,10 @@ async fn in_turn<T>(calls: impl Iterator<Item = impl Future<Output = Vec<T>>>) -
     answers
 }
 
-/// Converts a message for its target. If the message is larger than `threshold` or than the target accepts, stores its
-/// body in the bucket. The pointer to the body takes one of the message's attributes. If the message has no attribute
-/// left, it is sent with its body if the target accepts its size.
+/// Converts a message to the form in which it is sent to `target`. If the message is larger than `threshold`, or larger
+/// than the target accepts, stores its body in the bucket. The pointer to the body takes one of the message's
+/// attributes. If the message has no attribute left, it is sent with its body, provided that the target accepts its
+/// size.
 async fn prepare(
     service: &Service,
     target: &Target,
@@ -201,8 +204,9 @@ async fn prepare(
     Ok(Entry { xray, ..Entry::new(message)? })
 }
 
-/// Reduces the delay of a message to the part that the service supports. If the delay is longer, stores the start time
-/// in an attribute of the message, because the consumer must then wait for that time.
+/// Reduces the delay of a message to the part that SQS or SNS handles itself. If the delay is longer, stores the
+/// message's start time in an attribute, because the consumer must then wait for that time. `now`: time by the SQS
+/// clock.
 ///
 /// # Errors
 /// The target cannot delay messages, or cannot delay them for this long.
@@ -232,9 +236,8 @@ enum Way {
     ByBucket,
 }
 
-/// Returns the way in which to send the body of a message. `bytes`: size of the message. `most`: maximum size that the
-/// target accepts. `threshold`: maximum size of a message that is sent with its body. If `threshold` is `None`, there
-/// is no bucket.
+/// Decides how the body of a message is sent. `bytes`: size of the message. `most`: maximum size that the target
+/// accepts. `threshold`: maximum size of a message that is sent with its body. `None`: there is no bucket.
 fn way(message: &Outgoing, bytes: usize, most: usize, threshold: Option<usize>) -> Result<Way, Invalid> {
     let Some(threshold) = threshold.filter(|_| message.claim.is_none()) else {
         return if bytes > most { Err(Invalid::TooLarge { size: bytes, max: most }) } else { Ok(Way::Whole) };

@@ -13,10 +13,10 @@ use super::Service;
 use super::fault::Fault;
 use super::place::Place;
 
-/// Maximum age of a cached result, because a queue may be subscribed to a topic at any time.
+/// Maximum age of a cached result. It is short, because a queue may be subscribed to a topic at any time.
 const BELIEVED: Duration = Duration::from_secs(60);
 
-/// Maximum time for a settlement to wait for the queue's policy.
+/// Maximum time for which a settlement waits until SQS returns the queue's policy.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Cached results by queue name: `true` if topics may send to the queue. Each result has the time of its query.
@@ -35,8 +35,8 @@ impl Sharing {
 }
 
 impl Service {
-    /// Returns `true` if topics may send to a queue. Decides by the queue's policy, because no call finds the
-    /// subscriptions of a queue. If the policy cannot be read, returns `true`.
+    /// Returns `true` if topics may send to a queue. Decides by the queue's policy, because AWS has no call that lists
+    /// the subscriptions of a queue. If the policy cannot be read, returns `true`.
     pub(super) async fn may_share(&self, place: &Place) -> bool {
         let now = Instant::now();
         if let Some(is_shared) = self.resolver.sharing.known(&place.name, now) {
@@ -68,7 +68,7 @@ impl Service {
     }
 }
 
-/// Returns `true` if a policy mentions SNS in any way, or if it allows anything to everybody, which includes topics.
+/// Returns `true` if a policy mentions SNS in any way, or if it allows anything to everyone, which includes topics.
 /// Also returns `true` if the policy cannot be parsed.
 fn lets_topics_send(policy: &str) -> bool {
     if policy.contains("sns.amazonaws.com") || policy.contains(":sns:") {
@@ -84,7 +84,8 @@ fn lets_topics_send(policy: &str) -> bool {
     })
 }
 
-/// Returns the values of a list. In IAM policies, a list of one value may be written without brackets.
+/// Returns the elements of a list, or a single value as a list with one element. In IAM policies, a list of one value
+/// may be written without brackets.
 fn one_or_more(value: &Value) -> &[Value] {
     value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
 }
@@ -121,11 +122,10 @@ mod tests {
         }
     }
 
-    /// A queue whose messages point to `s3://bodies/elsewhere/body`. Includes the queue's policy and the deleted
-    /// objects.
+    /// A stand-in for AWS with one queue. All messages in the queue point to `s3://bodies/elsewhere/body`.
     #[derive(Debug, Clone, Default)]
     struct Aws {
-        /// `None`: reading the policy is denied.
+        /// The queue's policy. `None`: calls that read the policy are denied.
         policy: Arc<Mutex<Option<String>>>,
         deleted: Arc<Mutex<Vec<String>>>,
     }

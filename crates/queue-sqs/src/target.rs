@@ -7,7 +7,7 @@ use hostler_types::channel::Channel;
 
 impl Service {
     /// Returns the target of a channel's messages. If the target is missing, creates it or returns an error, depending
-    /// on the options. `grouped`: the messages have groups, so a new target is FIFO.
+    /// on the options. `grouped`: set if the messages have groups. If so, a new target is FIFO.
     pub(super) async fn target(&self, channel: &Channel, grouped: bool) -> Result<Target, QueueError> {
         if let Some(target) = self.resolver.target(channel) {
             return Ok(target);

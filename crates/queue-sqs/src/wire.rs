@@ -1,4 +1,4 @@
-//! Converts between the messages of SQS or SNS and our messages. No I/O.
+//! Converts between SQS or SNS messages and hostler's own messages. No I/O.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,18 +19,18 @@ use hostler_types::message::{
     SIZE_ATTRIBUTE, TraceContext, Typed,
 };
 
-/// Message attribute with the routing key, to which filter policies apply.
+/// Name of the message attribute that contains the routing key. Filter policies apply to this attribute.
 pub(super) const ROUTING_KEY_ATTRIBUTE: &str = "routing-key";
 
-/// Attribute with the name of the body's encoding. A body is encoded if SQS cannot carry it unchanged: SQS accepts only
-/// text that is not empty.
+/// Name of the message attribute that states the encoding of the body. A body is encoded if SQS cannot carry it
+/// unchanged, because SQS accepts only text that is not empty.
 const ENCODING_ATTRIBUTE: &str = "hostler-body-encoding";
 const BASE64: &str = "base64";
-/// Encoding of an empty body, as its Base64 would be empty too.
+/// Name of the encoding of an empty body. Base64 cannot encode it, because the result would be empty too.
 const EMPTY: &str = "empty";
 const EMPTY_BODY: &str = "-";
 
-/// System attributes that every receive requests.
+/// System attributes that every receive call requests.
 pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 5] = [
     MessageSystemAttributeName::ApproximateFirstReceiveTimestamp,
     MessageSystemAttributeName::ApproximateReceiveCount,
@@ -39,7 +39,7 @@ pub(super) const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 5] = [
     MessageSystemAttributeName::SentTimestamp,
 ];
 
-/// A message in the form in which it is sent.
+/// A message in the form in which it is sent to SQS or SNS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Body in a form that SQS accepts: not empty, and without characters that SQS cannot carry.
@@ -49,16 +49,16 @@ pub struct Entry {
     pub(super) dedupe: Option<String>,
     /// Delay in whole seconds.
     pub(super) delay: i32,
-    /// Trace context in X-Ray format, set by the code that sends the message. SQS transports it outside the message and
+    /// Trace context in X-Ray format, set by the code that sends the message. SQS carries it outside the message and
     /// does not count its size.
     pub(super) xray: Option<String>,
 }
 
-/// System attribute that transports the trace context.
+/// System attribute that carries the trace context.
 const XRAY: MessageSystemAttributeNameForSends = MessageSystemAttributeNameForSends::AwsTraceHeader;
 
 impl Entry {
-    /// Converts a message. `xray` remains empty.
+    /// Converts a message. Leaves `xray` empty.
     ///
     /// # Errors
     /// [`Invalid`]: SQS cannot carry the message. The error names the part at fault.
@@ -87,8 +87,8 @@ impl Entry {
                 }
             },
         };
-        // With this attribute, the consumer would fetch the object, and would delete it after the message. Only a claim
-        // may select the object.
+        // With this attribute, the consumer would fetch the object, and would delete it together with the message. Only
+        // a claim may select an object.
         if let Some(mark) = marked.filter(|_| !has_claim && Claim::from_body(&body, None).is_some()) {
             return Err(Invalid::Unsupported(format!(
                 "the body is a pointer to an object in S3, and the attribute `{mark}` would have its consumer fetch and \
@@ -117,7 +117,7 @@ impl Entry {
         self.body.len() + attributes.sum::<usize>()
     }
 
-    /// Returns the attributes for SQS.
+    /// Returns the attributes in the form in which SQS accepts them. `None`: the message has no attributes.
     pub fn for_sqs(&self) -> Option<HashMap<String, MessageAttributeValue>> {
         let typed = |(name, value): &(String, AttributeValue)| {
             let typed = MessageAttributeValue::builder().data_type(data_type(value));
@@ -130,13 +130,13 @@ impl Entry {
         (!self.attributes.is_empty()).then(|| self.attributes.iter().filter_map(typed).collect())
     }
 
-    /// Returns the system attributes for SQS.
+    /// Returns the system attributes in the form in which SQS accepts them. `None`: the message has no trace context.
     pub(super) fn system(&self) -> Option<HashMap<MessageSystemAttributeNameForSends, MessageSystemAttributeValue>> {
         let value = MessageSystemAttributeValue::builder().data_type("String").string_value(self.xray.as_ref()?);
         Some([(XRAY, value.build().ok()?)].into())
     }
 
-    /// Returns the attributes for SNS.
+    /// Returns the attributes in the form in which SNS accepts them. `None`: the message has no attributes.
     pub fn for_sns(&self) -> Option<HashMap<String, aws_sdk_sns::types::MessageAttributeValue>> {
         let typed = |(name, value): &(String, AttributeValue)| {
             let typed = aws_sdk_sns::types::MessageAttributeValue::builder().data_type(data_type(value));
@@ -165,7 +165,8 @@ fn attribute_size(name: &str, value: &AttributeValue) -> usize {
     name.len() + data_type + value.len()
 }
 
-/// Returns the size of a message in bytes. Equals the size that SQS will count for the message's [`Entry`].
+/// Returns the size of a message in bytes, as SQS will count it for the message's [`Entry`], but without the trace
+/// context. For a message with a claim, the result may be a few bytes too large.
 pub fn size(message: &Outgoing) -> usize {
     let Outgoing { body, attributes, routing_key, claim, .. } = message;
     let body = match (claim, as_it_is(body)) {
@@ -199,15 +200,17 @@ fn carries(name: &str, value: &AttributeValue) -> Result<(), Invalid> {
     Err(Invalid::Unsupported(format!("the attribute `{name}` {fault}")))
 }
 
-/// Prefixes that AWS reserves in attribute names, in any case.
+/// Prefixes of attribute names that AWS reserves, whether in upper or lower case.
 const RESERVED: [&str; 2] = ["AWS.", "Amazon."];
 
-/// Returns `true` if a text is valid as a group or a dedupe key (AWS: 128 characters, alphanumeric or punctuation).
+/// Returns `true` if `text` is valid as a message group id or a dedupe key (AWS limit: 1 to 128 ASCII letters, digits
+/// and punctuation marks).
 fn is_token(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Returns the number of attributes that hostler adds to the message's own.
+/// Returns the number of attributes that hostler adds to the message's own ones. `has_key`: set if the message has a
+/// routing key. `has_claim`: set if the message has a claim in place of its body.
 pub(super) fn beside(body: &[u8], has_key: bool, has_claim: bool) -> usize {
     usize::from(has_key) + usize::from(has_claim || as_it_is(body).is_none())
 }
@@ -217,7 +220,7 @@ fn as_it_is(body: &[u8]) -> Option<&str> {
     std::str::from_utf8(body).ok().filter(|text| !text.is_empty() && text.chars().all(is_carried))
 }
 
-/// Converts a body to text. Returns the text and the name of its encoding. `None`: the text is not encoded.
+/// Converts a body to text. Returns the text and the name of its encoding. `None`: the text is the unchanged body.
 fn encode(body: Vec<u8>) -> (String, Option<&'static str>) {
     match String::from_utf8(body) {
         Ok(text) if text.is_empty() => (EMPTY_BODY.to_owned(), Some(EMPTY)),
@@ -229,7 +232,7 @@ fn encode(body: Vec<u8>) -> (String, Option<&'static str>) {
 
 /// Returns `true` if a body may contain this character.
 ///
-/// AWS, SendMessage: `#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | …`.
+/// Source: AWS API reference, SendMessage (`#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | …`).
 pub fn is_carried(char: char) -> bool {
     matches!(char, '\t' | '\n' | '\r' | ' '..='\u{FFFD}' | '\u{10000}'..)
 }
@@ -246,13 +249,13 @@ pub struct Incoming {
     pub message: Message,
     /// The receipt handle of this delivery.
     pub receipt: String,
-    /// Number of this delivery of the message, counted from 1.
+    /// Number of times that the message has been delivered, including this delivery.
     pub attempt: u32,
     /// Time of the first delivery. `None`: SQS did not report it.
     pub first_received: Option<SystemTime>,
 }
 
-/// Fields of a received message, independent of the parser (the SDK's or that of `json`).
+/// Fields of a received message, regardless of the parser that read them (the SDK's or the one in `json`).
 pub(super) struct Arrived<'a> {
     pub(super) id: Option<String>,
     pub(super) receipt: Option<String>,
@@ -270,7 +273,7 @@ pub(super) struct Arrived<'a> {
     pub(super) attributes: Attributes,
 }
 
-/// Converts a message of the SDK. `None`: the message has no receipt, so it cannot be settled.
+/// Converts a message that the SDK has parsed. `None`: the message has no receipt, so it cannot be settled.
 pub fn incoming(wire: aws_sdk_sqs::types::Message) -> Option<Incoming> {
     let mut system = wire.attributes.unwrap_or_default();
     let mut take = |name| system.remove(&name).map(Cow::Owned);
@@ -322,7 +325,7 @@ impl Arrived<'_> {
     }
 }
 
-/// Converts an attribute. SQS returns its value either as text or as bytes.
+/// Converts the parts of a received attribute to a value. SQS returns the value either as text or as bytes.
 pub(super) fn value_of(data_type: String, text: Option<String>, bytes: Option<Vec<u8>>) -> AttributeValue {
     let plain = match bytes {
         Some(bytes) if data_type.starts_with("Binary") => AttributeValue::Binary(bytes),
@@ -341,7 +344,7 @@ fn take_text(attributes: &mut Attributes, name: &str) -> Option<String> {
 }
 
 /// Returns the name and the value of the attribute that marks a body as a pointer. The value is the size of the stored
-/// body.
+/// body. `None`: there is no such attribute.
 fn claimed_size(attributes: &Attributes) -> Option<(&'static str, &str)> {
     let told = |name| Some((name, attributes.get(name)?.as_text()?));
     [SIZE_ATTRIBUTE, LEGACY_SIZE_ATTRIBUTE].into_iter().find_map(told)

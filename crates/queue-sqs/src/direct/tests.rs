@@ -14,7 +14,7 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 const DELETE: &str = "AmazonSQS.DeleteMessageBatch";
 const SECRET: &str = "a secret/+";
 
-/// The generated and the direct client of one service.
+/// A generated client and a direct client for the same service.
 struct Both {
     generated: Client,
     direct: Direct,
@@ -38,7 +38,7 @@ impl Both {
         Self { generated: Client::new(&shared), direct, clock }
     }
 
-    /// Makes a call with the generated client, which fetches the credentials.
+    /// Makes a call with the generated client, so that the credentials are fetched.
     async fn purge(&self) {
         let _ = self.generated.purge_queue().queue_url("https://sqs/1/q").send().await;
     }

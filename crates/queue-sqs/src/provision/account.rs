@@ -1,4 +1,4 @@
-//! Account and region of the resources, parsed from one ARN. All other ARNs are derived from them, without calls to
+//! The account and region of the resources, parsed from one ARN. All other ARNs are derived from them, without calls to
 //! AWS.
 
 /// An account in a region.
@@ -10,7 +10,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Parses the account in an ARN (`arn:partition:service:region:account:resource`).
+    /// Parses the account and the region in an ARN (`arn:partition:service:region:account:resource`).
     pub(super) fn of(arn: &str) -> Option<Self> {
         let mut parts = arn.splitn(6, ':').map(str::to_owned);
         let (scheme, partition, _service) = (parts.next()?, parts.next()?, parts.next()?);
@@ -18,12 +18,12 @@ impl Account {
         (scheme == "arn").then_some(Self { partition, region, id })
     }
 
-    /// Returns the ARN of this account's queue with this AWS name.
+    /// Returns the ARN of the queue in this account whose AWS name is `name`.
     pub(super) fn queue(&self, name: &str) -> String {
         self.arn("sqs", name)
     }
 
-    /// Returns the ARN of this account's topic with this AWS name.
+    /// Returns the ARN of the topic in this account whose AWS name is `name`.
     pub(super) fn topic(&self, name: &str) -> String {
         self.arn("sns", name)
     }

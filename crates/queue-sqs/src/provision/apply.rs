@@ -1,5 +1,5 @@
-//! Carries out provisioning steps. This file makes all provisioning calls that change AWS. Each step can be repeated
-//! without harm.
+//! Carries out provisioning steps. All provisioning calls that change AWS are made in this file. Each step can be
+//! repeated without harm.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,18 +20,18 @@ use super::queue_policy;
 use super::setting::Setting;
 use hostler_queue::QueueError;
 
-/// Maximum time to wait until SQS finds a new queue. AWS states no figure; one or two seconds are usual.
+/// Maximum time to wait until SQS finds a new queue. AWS documents no maximum. One or two seconds are usual.
 const UNTIL_FOUND: Duration = Duration::from_secs(15);
 
-/// Maximum time to retry the creation of a queue after a queue with this name was deleted. AWS refuses the creation for
-/// 60 s after the deletion.
+/// Maximum time for which the creation of a queue is retried if a queue with the same name was deleted recently. AWS
+/// refuses the creation for 60 s after the deletion.
 const UNTIL_FORGOTTEN: Duration = Duration::from_secs(75);
 
 /// Interval between lookups of a new queue. The interval between attempts to create a queue is four times as long.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Carries out steps one by one. `account`: account of an existing resource. If no resource exists, the first created
-/// queue provides the account.
+/// Carries out steps one by one. `account`: account of an existing resource. If there is no existing resource, the
+/// first queue that is created provides the account.
 pub(super) struct Applier<'a> {
     service: &'a Service,
     account: Option<Account>,
@@ -45,7 +45,7 @@ impl<'a> Applier<'a> {
     /// Carries out one step.
     ///
     /// # Errors
-    /// [`QueueError`]: the step failed. It may be repeated.
+    /// [`QueueError`]: the step failed. It can be repeated.
     pub(super) async fn take(&mut self, act: &Act<'_>) -> Result<(), QueueError> {
         match act {
             Act::Leave => Ok(()),
@@ -195,7 +195,8 @@ impl<'a> Applier<'a> {
         Err(failed("Subscribe", &queue.on_aws, &error))
     }
 
-    /// Returns the attributes of a new resource.
+    /// Returns the attribute name and value for each setting of a new resource. Omits settings that new resources have
+    /// by default.
     fn attributes<'s>(
         &'s self,
         settings: impl Iterator<Item = &'s Setting>,
@@ -216,7 +217,8 @@ fn topic_tags<'a>(tags: impl IntoIterator<Item = (&'a String, &'a String)>) -> R
     tags.map_err(|error| QueueError::Refused(format!("a tag cannot be made: {error}")))
 }
 
-/// Returns `true` if the resource may already exist with other settings, because another process created it first.
+/// Returns `true` if the error may mean that the resource already exists with other settings, because another process
+/// created it first.
 fn is_taken<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     let code = error.code().unwrap_or_default();
     ["QueueNameExists", "QueueAlreadyExists", "InvalidParameter"].iter().any(|known| code.ends_with(known))

@@ -23,11 +23,11 @@ pub(super) const DEAD_LETTER_RETENTION: Duration = Duration::from_secs(14 * 8640
 /// Maximum number of receives before a queue dead-letters a message (AWS limit: maxReceiveCount 1000).
 const MOST_RECEIVES: u32 = 1000;
 
-/// Time to add to a consumer's longest delay for the retention of its queue. Equals the default retention of a new
-/// queue on AWS (4 days).
+/// Time for which a queue keeps a message in addition to the consumer's longest delay. Equals the default retention of
+/// a new queue on AWS (4 days).
 const AFTER_A_DELAY: Duration = Duration::from_secs(4 * 86400);
 
-/// Maximum number of values in a filter policy with one key. The AWS limit is 150 combinations of the values of up to 5
+/// Maximum number of values in a filter policy with one key. The AWS limit is 150 combinations of values for up to 5
 /// keys.
 const MAX_FILTER_VALUES: usize = 150;
 
@@ -47,7 +47,7 @@ pub(super) struct FanOut {
     pub(super) subscription: Vec<Setting>,
 }
 
-/// A queue or a topic.
+/// The desired state of a queue or a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) kind: Kind,
@@ -56,9 +56,9 @@ pub(super) struct Piece {
     pub(super) ordered: bool,
     /// Name on AWS.
     pub(super) on_aws: String,
-    /// Settings for the creation of the resource. They are not changed later.
+    /// Settings with which the resource is created. They are not changed later.
     pub(super) at_creation: Vec<Setting>,
-    /// Settings that hostler makes when it creates the resource, and restores if the resource differs from them.
+    /// Settings with which hostler creates the resource, and which it restores if the resource differs from them later.
     pub(super) settings: Vec<Setting>,
     pub(super) tags: BTreeMap<String, String>,
 }
@@ -81,7 +81,7 @@ impl Kind {
 }
 
 impl Piece {
-    /// Returns the name for people.
+    /// Returns the human-readable name: the kind of the resource and its AWS name.
     pub(super) fn title(&self) -> String {
         format!("{} {}", self.kind.name(), self.on_aws)
     }
@@ -90,7 +90,7 @@ impl Piece {
 /// Returns the resources that a consumer of `spec` needs.
 ///
 /// # Errors
-/// [`QueueError::Refused`]: the filter exceeds the limit of SNS.
+/// [`QueueError::Refused`]: the filter has more values than SNS accepts.
 pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> Result<Wanted, QueueError> {
     let dead_letters = spec.max_receives.map(|_| {
         let mut piece = queue(&spec.channel.dead_letter_queue(), spec.ordered, options, names);
@@ -124,16 +124,16 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
     Ok(Wanted { queue: tagged(consumed, spec), dead_letters, fan_out })
 }
 
-/// Returns the number of receives that a message with the longest delay needs before it is due, in addition to its
-/// attempts.
+/// Returns the number of receives that a message with the longest delay needs before it is due. These receives are in
+/// addition to its attempts.
 fn waits(spec: &ChannelSpec) -> u32 {
     let kept = if spec.channel.exchange().is_some() { Duration::ZERO } else { not_before::KEPT };
     if spec.longest_delay > not_before::KEPT { not_before::turns(spec.longest_delay, kept) } else { 0 }
 }
 
-/// Returns the minimum retention of a queue whose messages may be delayed by more than 15 minutes. A longer retention is
-/// left unchanged, because SQS deletes the messages that are older than a shortened one. `None`: the delays are shorter,
-/// so the queue's retention is left unchanged.
+/// Returns the setting for the minimum retention of a queue whose messages may be delayed by more than 15 minutes. If
+/// the existing retention is longer, it is left unchanged, because SQS would delete messages that are older than a
+/// shortened retention. `None`: the delays are shorter, so the queue's retention is left unchanged.
 fn retention(spec: &ChannelSpec) -> Option<Setting> {
     let keeps = (spec.longest_delay + AFTER_A_DELAY).min(DEAD_LETTER_RETENTION);
     let wanted = Setting::new(RETENTION, "retention", Value::SecondsAtLeast(whole_seconds(keeps)));
@@ -153,8 +153,8 @@ fn throughput(spec: &ChannelSpec) -> Vec<Setting> {
     }
 }
 
-/// Returns the resources that consumers of `specs` need. If a dead-letter queue has its own consumer, the queue has
-/// that consumer's tags. Otherwise, the two consumers would overwrite each other's tags.
+/// Returns the resources that consumers of `specs` need. If a dead-letter queue has its own consumer, the queue gets
+/// the tags of that consumer. Otherwise, the two consumers would overwrite each other's tags.
 ///
 /// # Errors
 /// The same as those of [`channel`].
@@ -170,7 +170,7 @@ pub(super) fn channels(specs: &[ChannelSpec], options: &Options, names: &Names) 
     Ok(wanted)
 }
 
-/// Returns a queue of which only the name is known.
+/// Returns the desired state of a queue, with the settings that all queues have.
 pub(super) fn queue(name: &str, ordered: bool, options: &Options, names: &Names) -> Piece {
     let mut at_creation = vec![Setting::new(MAX_SIZE, "largest message", Value::Bytes(MAX_MESSAGE))];
     if ordered {
@@ -179,7 +179,8 @@ pub(super) fn queue(name: &str, ordered: bool, options: &Options, names: &Names)
     piece(Kind::Queue, name, ordered, at_creation, options, names)
 }
 
-/// Returns a topic. Consumers of several configs may share a topic, so it has no consumer's tags.
+/// Returns the desired state of a topic. Consumers in several configs may share the topic, so it has no consumer's
+/// tags.
 pub(super) fn topic(exchange: &str, ordered: bool, options: &Options, names: &Names) -> Piece {
     let at_creation = if ordered { vec![Setting::flag("FifoTopic", "FIFO")] } else { Vec::new() };
     piece(Kind::Topic, exchange, ordered, at_creation, options, names)
@@ -239,7 +240,7 @@ fn filter_policy(filter: &Filter) -> Option<Json> {
 pub(super) mod example {
     use super::*;
 
-    /// Returns a consumer of this channel that dead-letters a message after five receives.
+    /// Returns the spec of a consumer of this channel. A message is dead-lettered after five receives.
     pub(in super::super) fn spec(channel: &str) -> ChannelSpec {
         ChannelSpec {
             max_receives: Some(5),

@@ -10,10 +10,10 @@ use super::queue_policy;
 use super::setting::Setting;
 use hostler_queue::{Action, Change, tag};
 
-/// One call that changes something.
+/// One step, which usually makes one change to a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step<'a> {
-    /// Description of the change for people.
+    /// Human-readable description of the change.
     pub(super) change: Change,
     pub(super) act: Act<'a>,
 }
@@ -54,8 +54,8 @@ pub(super) enum Act<'a> {
 /// Prefix of hostler's own tags. If a tag with this prefix is no longer desired, it is removed.
 const OUR_TAGS: &str = "hostler:";
 
-/// Reason why hostler does not tag a resource that others created. `hostler clean` could later delete a tagged
-/// resource.
+/// Explanation for a resource that hostler does not tag, because others have created it. `hostler clean` could later
+/// delete a tagged resource.
 const NOT_TAGGED: &str = "not tagged, as it was there before and has no tag of hostler's; `alarms` and `clean` pass it over \
                           (tag it hostler:managed=true to hand it over)";
 
@@ -64,7 +64,7 @@ const NOT_TAGGED: &str = "not tagged, as it was there before and has no tag of h
 /// stores it.
 const REDRIVE_ALLOW_POLICY: &str = "RedriveAllowPolicy";
 
-/// Returns all steps. A resource that hostler has no permission to read gets no step.
+/// Returns all steps. There are no steps for a resource that hostler has no permission to read.
 pub(super) fn steps<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>> {
     let account = observed.account();
     let account = account.as_ref();
@@ -168,8 +168,8 @@ fn tags<'a>(piece: &Piece, resource: &Resource) -> Vec<Step<'a>> {
     steps
 }
 
-/// Returns the step that lets a queue use a dead-letter queue. `None`: the dead-letter queue's policy already allows
-/// it.
+/// Returns the step that lets the queue `source` use the dead-letter queue `piece`. `None`: the policy of the
+/// dead-letter queue already allows it, or one of the resources does not exist yet.
 fn opening<'a>(piece: &Piece, seen: &Seen<Resource>, source: &Piece, account: Option<&Account>) -> Option<Step<'a>> {
     let resource = seen.there()?;
     let policy = queue_policy::opened(resource.get(REDRIVE_ALLOW_POLICY), &account?.queue(&source.on_aws))?;
@@ -238,7 +238,7 @@ mod tests {
         wanted(&ChannelSpec { filter: Filter::Prefix(vec!["MOBILE.".into()]), ..spec("uploads.thumbnails") })
     }
 
-    /// Changes complete resources by `drift`, and returns the texts of the steps that restore them.
+    /// Applies `drift` to resources in the desired state, and returns descriptions of the steps that restore them.
     fn after(wanted: &Wanted, drift: impl FnOnce(&mut Observed)) -> Vec<String> {
         let mut observed = whole(wanted);
         drift(&mut observed);

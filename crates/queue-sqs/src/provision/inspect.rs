@@ -1,4 +1,4 @@
-//! Finds faults in a channel's resources for its consumer, each with a fix.
+//! Finds faults in the resources that a channel's consumer needs, each with a fix.
 
 use bytesize::ByteSize;
 
@@ -19,10 +19,10 @@ const CREATE: &str = "run `hostler provision`, or set queue.sqs.provision = \"au
 /// Retention of a new queue on AWS in seconds (4 days).
 const USUAL_RETENTION: u64 = 4 * 86_400;
 
-/// KMS key that SNS cannot use, because nobody can change the policy of this key.
+/// Alias of SQS's own KMS key. SNS cannot use this key, because nobody can change the key's policy.
 const SQS_OWN_KEY: &str = "alias/aws/sqs";
 
-/// Returns all findings.
+/// Returns all findings about the resources of one channel.
 pub(super) fn findings(wanted: &Wanted, observed: &Observed, options: &Options) -> Vec<Finding> {
     let account = observed.account();
     let mut findings = Vec::new();
@@ -40,7 +40,8 @@ pub(super) fn findings(wanted: &Wanted, observed: &Observed, options: &Options) 
     findings
 }
 
-/// Returns the finding for a queue of the wrong kind: standard instead of FIFO, or FIFO instead of standard.
+/// Returns the finding for a queue of the wrong kind: standard instead of FIFO, or FIFO instead of standard. `other`:
+/// AWS name of the existing queue.
 pub(super) fn of_the_other_kind(piece: &Piece, other: &str) -> Finding {
     let ordered = !piece.ordered;
     Finding {
@@ -59,8 +60,8 @@ fn denial(what: &str, fatal: bool) -> Finding {
     Finding { fault: what.to_owned(), cure, fatal }
 }
 
-/// Returns the finding for a missing resource that receiving depends on. The finding is not fatal if hostler creates
-/// missing resources at the start.
+/// Returns the finding for a missing resource without which the consumer receives no messages. The finding is not fatal
+/// if hostler creates missing resources when it starts.
 fn missing(what: String, options: &Options) -> Finding {
     let fault = format!("there is no {what}");
     Finding { fault, cure: CREATE.into(), fatal: !options.create_missing }
@@ -79,8 +80,8 @@ fn differing(title: &str, settings: &[Setting], resource: &Resource, account: &A
     let differing = settings.iter().filter_map(|setting| {
         let Difference { seen, wanted } = setting.difference(resource.get(setting.attribute), account)?;
         let consequence = match setting.attribute {
-            // The wait time is not checked, because each receive states its own. `dead_letters_die_first` checks the
-            // retention.
+            // The wait time is not checked, because each receive call states its own. `dead_letters_die_first` checks
+            // the retention.
             WAIT_TIME | RETENTION => return None,
             VISIBILITY_TIMEOUT => " (each receive asks for the lease that it wants)",
             REDRIVE_POLICY => redrive_consequence(&setting.value, resource.get(REDRIVE_POLICY)),
@@ -93,8 +94,8 @@ fn differing(title: &str, settings: &[Setting], resource: &Resource, account: &A
     differing.collect()
 }
 
-/// Returns a text with the consequence of a queue's redrive policy that differs from the desired one. Empty if there is
-/// no consequence to report.
+/// Describes the consequence of a queue's redrive policy that differs from the desired one. Returns an empty string if
+/// there is no consequence to report.
 fn redrive_consequence(wanted: &Value, seen: Option<&str>) -> &'static str {
     let Value::Redrive(Some(Redrive { after: Some(wanted), .. })) = wanted else { return "" };
     match seen.and_then(SeenRedrive::read).and_then(|seen| seen.after) {
@@ -104,9 +105,9 @@ fn redrive_consequence(wanted: &Value, seen: Option<&str>) -> &'static str {
     }
 }
 
-/// Checks that the dead-letter queue has a longer retention than its source. A standard dead-letter queue counts a
-/// message's age from its first send. With an equal or shorter retention, a message could expire there soon after its
-/// move.
+/// Checks that the dead-letter queue has a longer retention than its source. In a standard dead-letter queue, SQS
+/// counts a message's age from the time when the message was first sent. With an equal or shorter retention, a message
+/// could expire there soon after its move.
 fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Finding> {
     let (source, target) = (observed.queue.there()?, observed.dead_letters.there()?);
     let (source_keeps, target_keeps) = (source.number(RETENTION)?, target.number(RETENTION)?);
@@ -163,7 +164,7 @@ fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Optio
     Some(Finding { fault, cure, fatal })
 }
 
-/// Returns the number of seconds for which a queue must keep messages, because of their delays. `None`: any retention
+/// Returns the minimum retention in seconds that a queue needs because of its messages' delays. `None`: any retention
 /// will do.
 fn least_retention(piece: &Piece) -> Option<u64> {
     piece.settings.iter().find_map(|setting| match setting.value {
@@ -242,7 +243,8 @@ fn of_fan_out(
     findings
 }
 
-/// Returns the finding if a topic cannot send to a queue. `fatal`: the queue is the consumer's own.
+/// Returns a finding if the topic cannot send to the queue. `fatal`: set if the queue is the consumer's own, and not
+/// its dead-letter queue.
 fn shut_out(
     queue: &Piece,
     resource: &Resource,
@@ -276,7 +278,8 @@ mod tests {
         with(&ChannelSpec { filter, ..spec("uploads.thumbnails") }, options).unwrap()
     }
 
-    /// Changes complete resources by `drift`, and returns their only finding: its fault, and `true` if it is fatal.
+    /// Applies `drift` to resources in the desired state, and returns the only finding: its fault, and `true` if it is
+    /// fatal.
     fn found(drift: impl FnOnce(&mut Observed)) -> (String, bool) {
         found_with(&Options::default(), drift)
     }

@@ -3,18 +3,18 @@
 //! | file | job | I/O |
 //! |---|---|---|
 //! | `desired` | the desired resources of a channel | none |
-//! | `setting` | one attribute: its value for AWS, and its comparison with AWS's answer | none |
+//! | `setting` | one attribute: its value for AWS, and its comparison with the value that AWS returns | none |
 //! | `account` | derives ARNs from one ARN | none |
-//! | `queue_policy` | queue policies: permission for a topic to send | none |
+//! | `queue_policy` | queue policies, which permit a topic to send to a queue | none |
 //! | `observed` | the existing resources | reads |
 //! | `diff` | the steps from existing to desired resources | none |
 //! | `apply` | carries out the steps | writes |
-//! | `inspect` | faults and their fixes | none |
+//! | `inspect` | faults in existing resources, and their fixes | none |
 //! | `policy` | the IAM policy | none |
 //!
-//! The account number needs no call: it is read from the ARN of any existing resource. A plan needs no ARNs of missing
-//! resources. The first created queue, which is the dead-letter queue, provides the account number for all later
-//! resources.
+//! No extra call is made for the account number: it is read from the ARN of any existing resource. If there is none,
+//! the first queue that is created (the dead-letter queue, if there is one) provides it for all later resources. A plan
+//! needs no ARNs of missing resources.
 
 mod account;
 mod apply;
@@ -77,7 +77,8 @@ pub(super) async fn inspect(service: &Service, spec: &ChannelSpec) -> Result<Vec
     Ok(inspect::findings(&wanted, &observed, &service.options))
 }
 
-/// Creates the missing resources of a consumer of `spec`, and leaves existing ones unchanged.
+/// Creates the missing resources that a consumer of `spec` needs. Leaves existing resources unchanged, with one
+/// exception (see [`diff::creations`]).
 pub(super) async fn create_missing(service: &Service, spec: &ChannelSpec) -> Result<(), QueueError> {
     let wanted = desired::channel(spec, &service.options, &service.names)?;
     if wanted.fan_out.is_none() && has_queues(service, &wanted).await? {
@@ -92,8 +93,7 @@ pub(super) async fn create_missing(service: &Service, spec: &ChannelSpec) -> Res
     Ok(())
 }
 
-/// Returns the queue with this name, and creates it if it is missing. Used for producers, which know only the queue's
-/// name.
+/// Creates a queue for a producer, which knows only the queue's name, or returns the existing queue.
 pub(super) async fn create_queue(service: &Service, name: &str, ordered: bool) -> Result<Place, QueueError> {
     create(service, &desired::queue(name, ordered, &service.options, &service.names)).await
 }
@@ -109,7 +109,8 @@ async fn create(service: &Service, piece: &Piece) -> Result<Place, QueueError> {
     Ok(place)
 }
 
-/// Returns the channels whose target is missing, each with the change that would create the target.
+/// Returns the channels whose target is missing, each with the change that would create the target. If several channels
+/// share a target, returns only the first of them.
 pub(super) async fn missing_destinations(
     service: &Service,
     channels: &[Channel],
@@ -133,7 +134,8 @@ pub(super) async fn make_destination(service: &Service, channel: &Channel) -> Re
     Applier::new(service, None).create(&destination(service, channel)).await.map(drop)
 }
 
-/// Returns the target of a channel's messages, with the settings for a target of which only the name is known.
+/// Returns the target that would be created for a channel's messages. Nothing but its name is known, so it is a
+/// standard queue or topic with default settings.
 fn destination(service: &Service, channel: &Channel) -> Piece {
     let (options, names) = (&service.options, &service.names);
     match channel.exchange() {
@@ -156,7 +158,8 @@ async fn has_queues(service: &Service, wanted: &Wanted) -> Result<bool, QueueErr
     Ok(queue && dead_letters)
 }
 
-/// Returns the desired resources of all channels. If a channel is invalid, returns an error before anything is changed.
+/// Returns the desired resources of all channels. Returns an error if a channel is invalid, so that nothing has been
+/// changed yet in that case.
 fn channels(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Wanted>, QueueError> {
     desired::channels(wanted, &service.options, &service.names)
 }
@@ -165,8 +168,8 @@ async fn look(service: &Service, wanted: &Wanted) -> Result<Observed, QueueError
     readable(observed::observe(service, wanted, Tags::Read).await?)
 }
 
-/// Returns an error if hostler has no permission to read one of the resources, because hostler cannot correct a
-/// resource that it cannot read.
+/// Returns `observed` if hostler was permitted to read all resources. Otherwise, returns an error, because hostler
+/// cannot correct a resource that it cannot read.
 fn readable(observed: Observed) -> Result<Observed, QueueError> {
     let denials: Vec<_> = observed.denials().collect();
     match denials.is_empty() {

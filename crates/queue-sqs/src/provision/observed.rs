@@ -11,7 +11,7 @@ use super::account::Account;
 use super::desired::{FanOut, Piece, Wanted};
 use hostler_queue::QueueError;
 
-/// Existing resources of one channel. A resource that is not desired is not read, and counts as missing.
+/// The existing resources of one channel. A resource that is not desired is not read, and counts as missing.
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
     pub(super) dead_letters: Seen<Resource>,
@@ -25,14 +25,14 @@ pub(super) struct Observed {
 pub(super) enum Seen<T> {
     There(T),
     Missing,
-    /// Reading is denied. The text names the denied action.
+    /// hostler has no permission to read the resource. The string names the denied action.
     Denied(String),
 }
 
 /// A queue, a topic or a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resource {
-    /// Identifier by which AWS finds the resource: the URL of a queue, otherwise the ARN.
+    /// Identifier of the resource in calls to AWS: the URL of a queue, otherwise the ARN.
     pub(super) address: String,
     pub(super) arn: String,
     attributes: BTreeMap<String, String>,
@@ -40,8 +40,8 @@ pub(super) struct Resource {
     pub(super) tags: BTreeMap<String, String>,
 }
 
-/// Option to read the tags of resources in addition to their attributes. For each resource, reading tags needs one more
-/// call and one more permission.
+/// Selects whether the tags of resources are read in addition to their attributes. Reading tags takes one more call for
+/// each resource, and one more permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tags {
     Read,
@@ -73,13 +73,13 @@ impl Resource {
         Self { address, arn, attributes, tags: BTreeMap::new() }
     }
 
-    /// Returns an attribute. An empty value counts as unset, because some services return an empty value for an unset
-    /// attribute.
+    /// Returns the value of an attribute. An empty value counts as unset, because some services return an empty value
+    /// for an unset attribute.
     pub(super) fn get(&self, attribute: &str) -> Option<&str> {
         self.attributes.get(attribute).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Returns a numeric attribute.
+    /// Returns the value of a numeric attribute. `None`: the attribute is unset or not a number.
     pub(super) fn number(&self, attribute: &str) -> Option<u64> {
         self.get(attribute)?.parse().ok()
     }
@@ -91,7 +91,7 @@ impl Observed {
         account(&[&self.queue, &self.dead_letters, &self.topic])
     }
 
-    /// Returns a text for each resource that hostler was denied permission to read. The text names the denied action.
+    /// Returns a message for each resource that hostler has no permission to read. The message names the denied action.
     pub(super) fn denials(&self) -> impl Iterator<Item = &str> {
         [&self.dead_letters, &self.queue, &self.topic, &self.subscription].into_iter().filter_map(|seen| seen.denied())
     }
@@ -150,7 +150,8 @@ async fn queue(service: &Service, piece: &Piece, tags: Tags) -> Result<Seen<Reso
     Ok(Seen::There(resource))
 }
 
-/// Reads a topic. Its ARN is derived from the ARN of a queue. If there is no queue, all topics are listed to find it.
+/// Reads a topic. The topic's ARN is derived from the account of the existing queues. If there is no existing queue,
+/// all topics are listed to find it.
 async fn topic(
     service: &Service,
     piece: &Piece,
@@ -220,10 +221,10 @@ pub(super) async fn subscription(
     })
 }
 
-/// Attribute of a subscription that is not confirmed yet.
+/// Name of the attribute that marks a subscription as not confirmed yet.
 pub(super) const PENDING: &str = "PendingConfirmation";
 
-/// Reads the present value of one attribute of a queue.
+/// Reads the current value of one attribute of the queue with this URL. `None`: the attribute is unset.
 pub(super) async fn queue_attribute(
     service: &Service,
     url: &str,
@@ -234,7 +235,8 @@ pub(super) async fn queue_attribute(
     Ok(answer.attributes.and_then(|mut attributes| attributes.remove(&attribute)).filter(|value| !value.is_empty()))
 }
 
-/// Converts the answer to a call that reads a resource. `action` is the IAM name of the action.
+/// Converts the answer to a call that reads a resource. `action`: IAM name of the action. `name`: AWS name of the
+/// resource.
 fn seen<T, E>(action: &str, name: &str, answer: Result<T, SdkError<E>>) -> Result<Seen<T>, QueueError>
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,

@@ -33,8 +33,8 @@ pub fn least_privilege(
     json!({"Version": "2012-10-17", "Statement": statements})
 }
 
-/// Returns the statement for reading handlers from S3. `objects`: bucket and key of each handler. `None`: `objects` is
-/// empty.
+/// Returns the IAM statement that permits reading handlers from S3. `objects`: bucket and key of each handler. `None`:
+/// `objects` is empty.
 pub fn reading_handlers(options: &Options, objects: &[(&str, &str)]) -> Option<Json> {
     let partition = Scope::new(options, None).partition;
     let arns = objects.iter().map(|(bucket, key)| format!("arn:{partition}:s3:::{bucket}/{key}"));
@@ -42,27 +42,28 @@ pub fn reading_handlers(options: &Options, objects: &[(&str, &str)]) -> Option<J
     (!objects.is_empty()).then(|| statement.json())
 }
 
-/// Returns the statement that lets a task of this ECS cluster protect itself from scale-in. Covers all tasks of the
+/// Returns the IAM statement that lets a task in this ECS cluster protect itself from scale-in. Covers all tasks in the
 /// cluster, because the ARN of a task is not known before the task runs.
 pub fn protecting_tasks(options: &Options, account: Option<&str>, cluster: &str) -> Json {
     let tasks = Scope::new(options, account).arn("ecs", &format!("task/{cluster}/*"));
     Statement::new("ScaleInProtection", &["ecs:UpdateTaskProtection"], &[tasks]).json()
 }
 
-/// Returns the statements for `hostler alarms` and `hostler queues`: reading every queue under the prefix.
+/// Returns the IAM statements for `hostler alarms` and `hostler queues`. They permit listing queues and reading every
+/// queue under the prefix.
 pub fn alarming(options: &Options, account: Option<&str>) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let look = ["sqs:ListQueueTags", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"];
     let queues = scope.arn("sqs", &format!("{}*", options.prefix));
     vec![
-        // ListQueues applies to no single queue, so the ARN that covers it is uncertain.
+        // ListQueues does not apply to a single queue, so it is uncertain which ARN would cover it.
         Statement::new("FindQueues", &["sqs:ListQueues"], &["*".to_owned()]).json(),
         Statement::new("LookAtQueues", &look, &[queues]).json(),
     ]
 }
 
-/// Returns the statements that `hostler clean` needs in addition to [`alarming`]. They permit reading usage metrics and
-/// deleting resources that hostler manages, and nothing else.
+/// Returns the IAM statements that `hostler clean` needs in addition to [`alarming`]. They permit reading usage metrics
+/// and deleting resources that hostler manages, and nothing else.
 pub fn cleaning(options: &Options, account: Option<&str>) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let all = |service: &str| scope.arn(service, &format!("{}*", options.prefix));
@@ -86,9 +87,9 @@ pub fn cleaning(options: &Options, account: Option<&str>) -> Vec<Json> {
     statements
 }
 
-/// Returns the statements for `hostler requeue` and `hostler dlq` on the dead letters of these channels, in addition to
-/// [`least_privilege`]. They permit receiving dead letters, sending them back, and having SQS move them (AWS:
-/// permissions for a dead-letter queue redrive).
+/// Returns the IAM statements that `hostler requeue` and `hostler dlq` need, in addition to [`least_privilege`], for
+/// the dead letters of the channels `consumed`. They permit receiving dead letters, sending them back, and having SQS
+/// move them (AWS: permissions for a dead-letter queue redrive).
 pub fn redriving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec]) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let dead_lettering: Vec<_> = consumed.iter().filter(|spec| spec.max_receives.is_some()).cloned().collect();
@@ -103,8 +104,9 @@ pub fn redriving(options: &Options, account: Option<&str>, consumed: &[ChannelSp
     statements.into_iter().filter(|statement| !statement.resources.is_empty()).map(Statement::json).collect()
 }
 
-/// Returns the statements for `hostler peek`, `receive` and `purge`, in addition to [`least_privilege`]. They permit
-/// receiving replies and the dead letters of these channels, and counting the dead letters of replies.
+/// Returns the IAM statements that `hostler peek`, `receive` and `purge` need in addition to [`least_privilege`]. They
+/// permit receiving messages from the channels `replies` and the dead letters of the channels `consumed`, and counting
+/// the dead letters of `replies`.
 pub fn receiving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec], replies: &[Channel]) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let reach = Reach::new(&scope, options, consumed, replies);
@@ -131,7 +133,7 @@ impl Statement {
         Self { sid, actions: actions.to_vec(), resources: resources.to_vec() }
     }
 
-    /// Creates a statement for actions that IAM cannot restrict to single topics, so it covers all resources (`*`). If
+    /// Creates a statement for actions that IAM cannot restrict to single topics. It covers all resources (`*`). If
     /// `topics` is empty, nothing needs the actions. In that case, the statement has no resources, and the policy omits
     /// statements without resources.
     fn anywhere(sid: &'static str, actions: &[&'static str], topics: &[String]) -> Self {
@@ -181,7 +183,8 @@ fn provisioning(reach: &Reach) -> Vec<Statement> {
     ]
 }
 
-/// Returns the statement for the KMS key. Permits decrypting received messages, and requesting data keys for sent ones.
+/// Returns the statement for the KMS key. It permits decrypting received messages, and requesting data keys for sent
+/// ones. `None`: no KMS key is configured.
 fn encryption(scope: &Scope<'_>, options: &Options) -> Option<Json> {
     let key = options.kms_key.as_deref()?;
     let is_arn = key.starts_with("arn:");
@@ -230,7 +233,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// ARNs of all resources of a config, by purpose.
+/// ARNs of all resources that a config uses, by purpose.
 struct Reach {
     queues: Vec<String>,
     dead_letters: Vec<String>,
@@ -238,11 +241,11 @@ struct Reach {
     topics: Vec<String>,
     sent_queues: Vec<String>,
     sent_topics: Vec<String>,
-    /// Topics with the name of a channel without an exchange. Messages for such a channel may be sent to the topic,
-    /// because the channel's name may be the name of an exchange. hostler does not create these topics.
+    /// Topics that have the same name as a channel without an exchange. The channel's name may be the name of an
+    /// exchange, so its messages may be sent to the topic. hostler does not create these topics.
     named_topics: Vec<String>,
-    /// Queues with the name of an exchange. A message for a channel without an exchange goes to the exchange with the
-    /// channel's name only after SQS has found no queue with that name.
+    /// Queues that have the same name as an exchange. A message for a channel without an exchange is sent to the
+    /// exchange with the channel's name only after SQS has found no queue with that name.
     namesakes: Vec<String>,
     objects: Vec<String>,
     /// Objects under hostler's own key prefix.
@@ -296,7 +299,7 @@ impl Reach {
     }
 }
 
-/// Kind of resource to which a channel without an exchange may refer by its name. The value is `true` if the queue or
+/// Kind of resource to which a channel without an exchange refers by its name. The value is `true` if the queue or
 /// topic is ordered. `None`: it is unknown whether the topic is ordered.
 enum Meaning {
     Queue(bool),
@@ -306,8 +309,8 @@ enum Meaning {
     Either,
 }
 
-/// Returns the kind of resource to which the channel `name`, which has no exchange, refers. A queue takes precedence
-/// over an exchange, as in sending.
+/// Returns the kind of resource to which the channel `name` refers. The channel has no exchange. A queue takes
+/// precedence over an exchange, as it does when messages are sent.
 fn meaning(name: &str, consumed: &[ChannelSpec], published: &[&str]) -> Meaning {
     if let Some(spec) = consumed.iter().find(|spec| spec.channel.queue() == name) {
         return Meaning::Queue(spec.ordered);
@@ -316,8 +319,8 @@ fn meaning(name: &str, consumed: &[ChannelSpec], published: &[&str]) -> Meaning 
     if order.is_some() || published.contains(&name) { Meaning::Exchange(order) } else { Meaning::Either }
 }
 
-/// Returns `true` if an exchange is ordered, according to its consumers. `None`: no consumer in this config has the
-/// exchange.
+/// Returns `true` if an exchange is ordered, according to its consumers in this config. `None`: the config has no
+/// consumer for the exchange.
 fn order_of_exchange(name: &str, consumed: &[ChannelSpec]) -> Option<bool> {
     consumed.iter().find(|spec| spec.channel.exchange() == Some(name)).map(|spec| spec.ordered)
 }

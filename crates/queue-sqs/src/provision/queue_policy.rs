@@ -2,11 +2,11 @@
 
 use serde_json::{Value as Json, json};
 
-/// `Sid` of the statement that hostler writes to a queue's policy. All other statements are left unchanged.
+/// `Sid` of the statement that hostler adds to a queue's policy. All other statements are left unchanged.
 const SID: &str = "HostlerTopicMaySend";
 
-/// Returns `true` if a policy lets SNS deliver from the topic to the queue. Ignores statements with conditions that
-/// hostler cannot evaluate.
+/// Returns `true` if a policy lets SNS deliver messages from the topic with the ARN `topic` to the queue with the ARN
+/// `queue`. Ignores statements with conditions that hostler cannot evaluate.
 pub(super) fn admits(policy: Option<&str>, queue: &str, topic: &str) -> bool {
     let policy = policy.and_then(|policy| serde_json::from_str::<Json>(policy).ok()).unwrap_or_default();
     statements(&policy).iter().any(|statement| {
@@ -22,7 +22,8 @@ pub(super) fn admits(policy: Option<&str>, queue: &str, topic: &str) -> bool {
     })
 }
 
-/// Returns `true` if a condition holds for messages of the topic.
+/// Returns `true` if a condition holds for messages from the topic. Returns `false` if hostler cannot evaluate the
+/// condition.
 fn holds(condition: Option<&Json>, topic: &str) -> bool {
     let Some(operators) = condition.and_then(Json::as_object) else { return condition.is_none() };
     operators.iter().all(|(operator, keys)| {
@@ -34,8 +35,8 @@ fn holds(condition: Option<&Json>, topic: &str) -> bool {
     })
 }
 
-/// Returns the policy with a statement that lets the topic send. Topics that were allowed before remain allowed,
-/// because another config may use the same queue with another exchange.
+/// Returns the policy with a statement that lets the topic send to the queue. Topics that were allowed before remain
+/// allowed, because another config may use the same queue with another exchange.
 pub(super) fn admitting(policy: Option<&str>, queue: &str, topic: &str) -> Json {
     let policy = policy.and_then(|policy| serde_json::from_str::<Json>(policy).ok());
     let mut policy = policy.filter(Json::is_object).unwrap_or_else(|| json!({"Version": "2012-10-17"}));
@@ -58,7 +59,7 @@ pub(super) fn admitting(policy: Option<&str>, queue: &str, topic: &str) -> Json 
     policy
 }
 
-/// Returns the topics that a statement written by hostler allows to send.
+/// Returns the ARNs of the topics that a statement from hostler allows to send.
 fn sources(statement: &Json) -> Vec<String> {
     let arns = statement.pointer("/Condition/ArnEquals/aws:SourceArn");
     match arns {
@@ -68,7 +69,7 @@ fn sources(statement: &Json) -> Vec<String> {
     }
 }
 
-/// Returns the statements of a policy, which may be a list or a single statement.
+/// Returns the statements of a policy. They may be written as a list or as a single statement.
 fn statements(policy: &Json) -> Vec<Json> {
     match policy.get("Statement") {
         Some(Json::Array(statements)) => statements.clone(),
@@ -77,8 +78,7 @@ fn statements(policy: &Json) -> Vec<Json> {
     }
 }
 
-/// Returns `true` if `fits` accepts the value. If the value is a list, returns `true` if `fits` accepts any text of the
-/// list.
+/// Returns `true` if `fits` accepts the value, or, for a list, if it accepts any string in the list.
 fn any(value: Option<&Json>, fits: impl Fn(&str) -> bool) -> bool {
     match value {
         Some(Json::String(text)) => fits(text),
@@ -87,8 +87,8 @@ fn any(value: Option<&Json>, fits: impl Fn(&str) -> bool) -> bool {
     }
 }
 
-/// Returns a redrive-allow policy that lets `source` use a dead-letter queue. `None`: `source` may already use it, or
-/// the dead-letter queue has no policy, which allows all queues.
+/// Returns a redrive-allow policy that lets `source` use a dead-letter queue. `policy`: current policy of the
+/// dead-letter queue. `None`: `source` may already use it. Without a policy, any queue may.
 pub(super) fn opened(policy: Option<&str>, source: &str) -> Option<Json> {
     let policy: Json = serde_json::from_str(policy?).ok()?;
     let mut sources = match policy.get("redrivePermission")?.as_str()? {

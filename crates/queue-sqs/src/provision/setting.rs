@@ -1,4 +1,4 @@
-//! The desired value of one attribute: its text for AWS, and its comparison with the value that AWS returns.
+//! The desired value of one attribute: its form for AWS, and its comparison with the value that AWS returns.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,16 +15,16 @@ pub(super) const WAIT_TIME: &str = "ReceiveMessageWaitTimeSeconds";
 pub(super) const MAX_SIZE: &str = "MaximumMessageSize";
 pub(super) const DEDUPLICATION_SCOPE: &str = "DeduplicationScope";
 pub(super) const THROUGHPUT_LIMIT: &str = "FifoThroughputLimit";
-/// Name of the attribute that selects the part of a message that a subscription's filter applies to. AWS omits this
+/// Name of the attribute that selects the part of a message to which a subscription's filter applies. AWS omits this
 /// attribute if it has the default value.
 pub(super) const FILTER_SCOPE: &str = "FilterPolicyScope";
 
-/// An attribute of a queue, a topic or a subscription.
+/// An attribute of a queue, a topic or a subscription, with its desired value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
     /// Name on AWS.
     pub(super) attribute: &'static str,
-    /// Name for people.
+    /// Human-readable name.
     pub(super) label: &'static str,
     pub(super) value: Value,
 }
@@ -32,17 +32,17 @@ pub(super) struct Setting {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Seconds(u64),
-    /// Minimum number of seconds. A longer time agrees with it, because shortening it could delete messages.
+    /// Minimum number of seconds. A longer existing time is accepted, because shortening it could delete messages.
     SecondsAtLeast(u64),
     Bytes(usize),
     Text(String),
-    /// `None`: no redrive policy.
+    /// Redrive policy. `None`: no redrive policy.
     Redrive(Option<Redrive>),
-    /// `None`: no filter policy.
+    /// Filter policy. `None`: no filter policy.
     Filter(Option<Json>),
 }
 
-/// Target of failed messages.
+/// A redrive policy, which moves failed messages to a dead-letter queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redrive {
     /// AWS name of the dead-letter queue.
@@ -52,7 +52,7 @@ pub(super) struct Redrive {
     pub(super) after: Option<u32>,
 }
 
-/// An attribute that differs from its desired value, as texts for people.
+/// A difference between the observed and the desired value of an attribute. Both values are human-readable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Difference {
     pub(super) seen: String,
@@ -73,14 +73,14 @@ impl Setting {
         matches!(self.value, Value::Redrive(None) | Value::Filter(None))
     }
 
-    /// Returns the text for AWS. Names of queues become ARNs in `account`. `None`: the text needs an account, but the
-    /// account is unknown.
+    /// Returns the value as text for AWS. Converts names of queues to ARNs in `account`. `None`: the text needs an
+    /// account, but the account is unknown.
     pub(super) fn text(&self, account: Option<&Account>) -> Option<String> {
         Some(match &self.value {
             Value::Seconds(number) | Value::SecondsAtLeast(number) => number.to_string(),
             Value::Bytes(number) => number.to_string(),
             Value::Text(text) => text.clone(),
-            // SQS removes a policy that is set to an empty text.
+            // SQS removes a policy that is set to an empty string.
             Value::Redrive(None) => String::new(),
             Value::Redrive(Some(Redrive { to, after })) => {
                 let mut policy = json!({"deadLetterTargetArn": account?.queue(to)});
@@ -151,10 +151,10 @@ pub(in super::super) struct SeenRedrive {
 }
 
 impl SeenRedrive {
-    /// Parses a redrive policy. `None`: there is no policy.
+    /// Parses a redrive policy. `None`: the text contains no policy.
     pub(in super::super) fn read(text: &str) -> Option<Self> {
         let policy = json_object(text)?;
-        // AWS returns the count as it was set: as a number or as a text.
+        // AWS returns the count as it was set: as a number or as a string.
         let after = policy.get("maxReceiveCount");
         let after = after.and_then(|after| after.as_u64().or_else(|| after.as_str()?.parse().ok()));
         Some(Self {
@@ -171,7 +171,7 @@ impl SeenRedrive {
     }
 }
 
-/// Parses a JSON object that is not empty.
+/// Parses a JSON object. `None`: the text is not a JSON object, or the object is empty.
 pub(super) fn json_object(text: &str) -> Option<Json> {
     let value: Json = serde_json::from_str(text).ok()?;
     value.as_object().is_some_and(|object| !object.is_empty()).then_some(value)

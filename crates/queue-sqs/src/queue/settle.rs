@@ -32,7 +32,8 @@ struct Ending {
 type Settled = Vec<(Ending, Result<(), LeaseError>)>;
 
 impl SqsQueue {
-    /// Carries out settlements, with separate calls for acks, for releases and for dead letters.
+    /// Carries out settlements, with separate calls for acks, for releases and for dead letters. Returns the results in
+    /// the order of `batch`.
     pub(super) async fn settle_all(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
         let (now, count) = (Instant::now(), batch.len());
         let (mut acks, mut releases, mut copies, mut settled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -45,7 +46,7 @@ impl SqsQueue {
                 }
                 (_, Settlement::Ack(_)) => &mut acks,
                 // The dead-letter queue already has a copy, and only the deletion has failed. If the message became
-                // visible, another host would process it again and send a second copy.
+                // visible, another consumer would process it again and send a second copy.
                 (Some(leased), Settlement::Release(..) | Settlement::GiveBack(..))
                     if self.in_flight().is_finished(&leased.id) =>
                 {
@@ -58,8 +59,9 @@ impl SqsQueue {
             };
             list.extend(leased.map(|leased| Ending { index, settlement, leased }));
         }
-        // The kinds run in parallel, so that acks do not wait for copies: the leases of acked messages are no longer
-        // extended. Futures that most batches do not need are boxed, so that they are not moved with every batch.
+        // The three kinds of settlement run in parallel, so that acks do not wait for copies: the leases of acked
+        // messages are no longer extended. Futures that most batches do not need are boxed, so that they are not moved
+        // with every batch.
         let (acked, released, dead_lettered) = tokio::join!(
             in_batches(acks, |batch| self.ack(batch)),
             in_batches(releases, |batch| Box::pin(self.release(batch))),
@@ -105,7 +107,8 @@ impl SqsQueue {
         });
     }
 
-    /// Processes the answers to deletes. Remembers the deleted messages as finished, and deletes their bodies.
+    /// Processes the answers to a delete call. Remembers the deleted messages as finished. If this queue owns the
+    /// stored bodies of its messages, deletes the bodies of acked messages.
     async fn deleted(&self, endings: Vec<Ending>, answers: Answers, what: &str) -> Settled {
         let settled = share_out(&answers, what, endings);
         let now = Instant::now();
@@ -204,7 +207,7 @@ impl SqsQueue {
         settled
     }
 
-    /// Copies messages to the dead-letter queue. Each call has messages whose leases end at about the same time. When
+    /// Copies messages to the dead-letter queue. Messages whose leases end at about the same time share a call. When
     /// the first of these leases ends, the call is abandoned, because SQS may then deliver that message again, and a
     /// copy made later would be a duplicate.
     async fn copy_all(&self, target: &Place, to_copy: Vec<Ending>) -> Settled {
@@ -225,8 +228,9 @@ impl SqsQueue {
         copied
     }
 
-    /// Returns the copy of a message for a dead-letter queue. `most`: maximum size in bytes that the queue accepts. SQS
-    /// gives the copy another id, so a copy from an ordered queue has the original id as its dedupe key.
+    /// Creates the copy of a message that is sent to the dead-letter queue. `most`: maximum size in bytes of a message
+    /// in that queue. SQS gives the copy a new id, so a copy from an ordered queue has the original id as its dedupe
+    /// key.
     fn copy(&self, ending: &Ending, most: usize) -> Outgoing {
         let Settlement::DeadLetter { message, reason, .. } = &ending.settlement else {
             return Outgoing::default();
@@ -250,12 +254,12 @@ fn bare_copy(message: &Message, dedupe: Option<String>) -> Outgoing {
     }
 }
 
-/// Maximum length in bytes of a shortened reason. A reason is shortened if the copy would be too large with the whole
+/// Maximum length in bytes of a shortened reason. A reason is shortened if the copy would be too large with the full
 /// reason.
 const SHORT_REASON: usize = 1024;
 
-/// Adds the reason and the circumstances of the dead-lettering to a copy as attributes, as far as the copy has room for
-/// them. `most`: maximum size in bytes that the queue accepts.
+/// Adds attributes with the reason for the dead-lettering, and with its circumstances, to a copy, as far as the copy
+/// has room for them. `most`: maximum size in bytes of a message in the dead-letter queue.
 fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, most: usize) -> Outgoing {
     let reason: String = reason.chars().map(|char| if is_carried(char) { char } else { ' ' }).collect();
     let reason = if reason.is_empty() { "no reason given" } else { &reason };
@@ -279,8 +283,8 @@ fn share_out(answers: &Answers, what: &str, endings: Vec<Ending>) -> Settled {
     endings.into_iter().enumerate().map(|(n, ending)| (ending, answers.of(what, n))).collect()
 }
 
-/// Awaits a call for leased messages. Abandons the call when the first of their leases ends. After that, SQS may
-/// confirm a receipt that a newer receipt has replaced.
+/// Awaits a call that settles leased messages. Abandons the call when the first of their leases ends. After that, SQS
+/// may confirm the call even though a newer receipt has replaced the one in the call.
 async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output = Answers>) -> Answers {
     match tokio::time::timeout_at(first_end(endings), call).await {
         Ok(answers) => answers,
@@ -297,7 +301,8 @@ fn first_end(endings: &[Ending]) -> Instant {
 /// leases ends, so the other messages lose at most this much of their leases.
 const TOGETHER: Duration = Duration::from_secs(1);
 
-/// Groups deliveries by the ends of their leases, earliest first.
+/// Groups deliveries by the ends of their leases, earliest first. Within a group, leases end at most [`TOGETHER`]
+/// apart.
 fn by_lease_end(mut endings: Vec<Ending>) -> Vec<Vec<Ending>> {
     endings.sort_by_key(|ending| ending.leased.until);
     let mut parts: Vec<Vec<Ending>> = Vec::new();
@@ -319,9 +324,9 @@ fn deletes<'a>(receipts: impl Iterator<Item = &'a Receipt>) -> impl Iterator<Ite
     })
 }
 
-/// Maximum number of seconds for a release to reach SQS, including retries by the SDK. SQS counts a release's delay
-/// from the arrival of the release, and refuses a delay that ends more than 12 h after the receive. Therefore, a delay
-/// is shortened to end at least this long before the limit of 12 h.
+/// Maximum number of seconds that a release may take to reach SQS, including retries by the SDK. SQS counts a release's
+/// delay from the arrival of the release, and refuses a delay that ends more than 12 h after the receive call.
+/// Therefore, a delay is shortened to end at least this long before the limit of 12 h.
 const RELEASE_ON_ITS_WAY: u64 = 60;
 
 /// Makes one call per batch of endings, one after the other. If there are no endings, makes no call.
