@@ -11,7 +11,7 @@ use hostler_types::Backoff;
 
 /// Maximum number of attempts per notice.
 const TRIES: u32 = 5;
-/// Pauses after failed attempts. Also the maximum of a pause that the receiver requests.
+/// Pauses after failed attempts. The longest pause is also the maximum for a pause that the receiver requests.
 const PAUSE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// A channel for delivering notices to people.
@@ -24,13 +24,13 @@ pub trait Notifier: Send + Sync {
     async fn carry(&self, notice: &Notice) -> Result<(), Undelivered>;
 }
 
-/// Reason why a notice was not delivered. The text contains no secret.
+/// Reason why a notice was not delivered. The error message contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undelivered {
-    /// A temporary failure. Contains the pause that the receiver requested, if any.
+    /// A temporary failure. Contains the error message, and the pause that the receiver requested, if any.
     #[error("{0}")]
     Passing(String, Option<Duration>),
-    /// A failure that needs a person's intervention.
+    /// A failure that persists until a person intervenes.
     #[error("{0}")]
     Lasting(String),
 }
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers each attempt with the next result of the script.
+    /// A notifier that answers each attempt with the next result of a script.
     struct Scripted(Mutex<Vec<Result<(), Undelivered>>>);
 
     #[async_trait]
@@ -73,7 +73,8 @@ mod tests {
         }
     }
 
-    /// Returns the result, the number of unused results, and the elapsed time.
+    /// Delivers a notice through a notifier with this script. Returns the result, the number of unused results, and the
+    /// elapsed time.
     async fn run(script: Vec<Result<(), Undelivered>>) -> (Result<(), Undelivered>, usize, Duration) {
         let notice = Notice { summary: String::new(), lines: Vec::new(), document: serde_json::Value::Null };
         let (notifier, begun) = (Scripted(Mutex::new(script)), Instant::now());

@@ -1,4 +1,4 @@
-//! Operations on queues other than consuming, over any driver.
+//! Operations on queues other than consuming, for any queue driver.
 //!
 //! | folder, file | job | I/O |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | `delivery` | delivers notices, with bounded retries | yes |
 //! | `webhook` | delivers notices by HTTP | yes |
 //!
-//! Operations that only one service offers are implemented in the driver of that service. Provisioning is behind
-//! [`Provisioner::plan`](hostler_queue::Provisioner::plan) and the other methods of that trait. Inventory and deletion
-//! are behind [`Inventory`](hostler_queue::Inventory) and [`Disposal`](hostler_queue::Disposal).
+//! Operations that only one service offers are implemented in the driver of that service, behind traits: provisioning
+//! behind [`Provisioner`](hostler_queue::Provisioner), inventory behind [`Inventory`](hostler_queue::Inventory), and
+//! deletion behind [`Disposal`](hostler_queue::Disposal).
 
 pub mod alarms;
 pub mod clean;

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 const SLACK_HEADER: usize = 150;
 /// Maximum length of a Slack section in characters. The Slack limit is 3,000, less a reserve for line ends.
 const SLACK_SECTION: usize = 2900;
-/// Maximum number of sections with lines in one message (Slack limit: 50 blocks). The notice states only the number of
-/// further lines.
+/// Maximum number of sections with lines in one message (Slack limit: 50 blocks). If there are more lines, the message
+/// states only their number.
 const SLACK_SECTIONS: usize = 10;
 
 /// Format of a webhook's payload.
@@ -26,17 +26,17 @@ pub struct Notice {
     pub summary: String,
     /// Details, one line each.
     pub lines: Vec<String>,
-    /// The same content for programs.
+    /// The same content as JSON, for programs.
     pub document: Value,
 }
 
 impl Notice {
-    /// Returns the notice as plain text for people.
+    /// Returns the notice as plain text, for people to read.
     pub fn text(&self) -> String {
         std::iter::once(&self.summary).chain(&self.lines).map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns the payload for a webhook.
+    /// Returns the payload for a webhook that expects this format.
     pub fn payload(&self, format: Format) -> Value {
         match format {
             Format::Json => self.document.clone(),
@@ -53,7 +53,8 @@ impl Notice {
     }
 }
 
-/// Joins lines into sections of limited length. If there are too many lines, states the number of the remaining ones.
+/// Joins lines into Slack sections of limited length. If there are too many lines, states the number of the remaining
+/// ones.
 fn sections(lines: &[String]) -> Vec<String> {
     let mut sections: Vec<String> = Vec::new();
     for (n, line) in lines.iter().enumerate() {

@@ -15,7 +15,7 @@ use hostler_types::message::Message;
 pub struct Look {
     /// The queue to read.
     pub at: Channel,
-    /// Conditions on a message; all must hold.
+    /// Conditions, all of which a message must meet.
     pub conditions: Vec<Condition>,
     /// Maximum number of messages to show.
     pub max: u64,
@@ -28,27 +28,27 @@ pub struct Look {
 pub struct Looked {
     /// Reason why the operation ended.
     pub ended: Ended,
-    /// Number of messages in the queue that could not be read, according to the service's count. Zero if the operation
-    /// ended early.
+    /// Number of messages in the queue that could not be read, based on the service's message count. Zero if the
+    /// operation ended early.
     pub unseen: u64,
     /// Groups of an ordered queue that may have more messages than the service returned.
     pub unfinished: Vec<String>,
 }
 
 impl Looked {
-    /// Returns a result without unread messages.
+    /// Returns a result that reports no unread messages.
     fn whole(ended: Ended) -> Self {
         Self { ended, unseen: 0, unfinished: Vec::new() }
     }
 }
 
-/// Shows each message that meets the conditions.
+/// Passes each message that meets the conditions to `show`.
 ///
-/// Some services, for example SQS, show messages only to a receiver. There, messages are received, kept leased until
-/// all have been read, and then given back. The service counts this as a receive of each message. Messages that are
-/// delayed or leased by others are not shown. At most ten messages of each group of an ordered queue are shown, because
-/// SQS returns no more while these ten are leased. If `stop` is cancelled, receiving ends, and received messages are
-/// given back.
+/// Some services, for example SQS, show messages only to a receiver. With such a service, messages are received, kept
+/// leased until all have been read, and then given back. The service counts this as a receive of each message. Messages
+/// that are delayed or leased by others are not shown. At most ten messages of each group in an ordered queue are
+/// shown, because SQS returns no more while these ten are leased. If `stop` is cancelled, receiving ends, and received
+/// messages are given back.
 ///
 /// # Errors
 /// [`QueueError`]: the queue cannot be opened. Later errors are in [`Ended`].

@@ -15,30 +15,30 @@ use hostler_queue::{Admin, Delivery, Queue, QueueError, Receipt, Receive, Settle
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// Maximum wait of one receive call. On SQS, a signal cannot end the wait of a call.
+/// Maximum wait of one receive call. On SQS, a call that is waiting cannot be interrupted by a signal.
 const CALL: Duration = Duration::from_secs(5);
 
 /// Maximum time to wait for further messages once a message has been received. On SQS, this wait is one second, so that
 /// SQS queries all of its servers.
 const MORE: Duration = Duration::from_millis(100);
 
-/// Accepts the received messages.
+/// A recipient of received messages, for example standard output.
 #[async_trait]
 pub trait Outlet: Send {
-    /// Hands out one message with its body. `attempt`: number of receives of the message. `Ok` means that the message
-    /// has arrived and may be removed. Dropping the future withdraws the message.
+    /// Hands out one message with its body. `attempt`: number of times that the message has been received. `Ok` means
+    /// that the message has arrived and may be removed. Dropping the future withdraws the message.
     ///
     /// # Errors
     /// The message did not arrive, and the outlet accepts no further messages.
     async fn put(&mut self, message: &Arc<Message>, attempt: u32) -> io::Result<()>;
 }
 
-/// A request for messages of one queue.
+/// A request for messages from one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiveRequest {
     /// Queue from which messages are received.
     pub from: Channel,
-    /// Set to remove messages after they were handed out. If unset, all messages are given back at the end.
+    /// Set to remove messages once they have been handed out. If unset, all messages are given back at the end.
     pub ack: bool,
     /// Maximum number of messages to hand out. If messages are given back, also limited to [`MAX_HELD`].
     pub max: u64,
@@ -46,18 +46,19 @@ pub struct ReceiveRequest {
     pub wait: Duration,
 }
 
-/// Counts of the received messages, and the messages with a problem.
+/// Counts of received messages, and the messages that caused problems.
 #[derive(Debug, Default)]
 pub struct ReceiveReport {
     /// Number of messages handed out.
     pub handed_out: u64,
     /// Number of messages that were handed out and then removed from the queue.
     pub removed: u64,
-    /// Messages that were handed out but could not be removed: the reason by message id.
+    /// Messages that were handed out but could not be removed. Maps the id of each message to the reason.
     pub unremoved: HashMap<String, String>,
     /// Number of messages given back, including messages that were handed out.
     pub given_back: u64,
-    /// Messages that were not handed out because their bodies could not be loaded: id and reason of each.
+    /// Messages that were not handed out because their bodies could not be loaded. Each entry has the id and the
+    /// reason.
     pub unread: Vec<(String, String)>,
 }
 
@@ -74,7 +75,7 @@ pub enum ReceiveEnd {
     Broken(QueueError),
 }
 
-/// Receives messages and hands them out one by one.
+/// Receives messages and hands them out one by one through `outlet`.
 ///
 /// With [`ReceiveRequest::ack`], each batch is removed only after all its messages were handed out. Therefore, no
 /// message is lost if the process ends at any point. Without `ack`, messages remain leased until the end and are then
@@ -197,15 +198,16 @@ impl Run<'_> {
         end
     }
 
-    /// Returns the message with its body. `Err`: the message must not be handed out. Contains the end of the request,
-    /// if the request has ended.
+    /// Returns the message with its body. `loaded`: result of loading a body that is stored outside the message. `Err`:
+    /// the message must not be handed out. If this ends the request, the error contains the reason.
     fn readable(
         &mut self,
         message: &Arc<Message>,
         loaded: Option<Result<Arc<Message>, String>>,
     ) -> Result<Arc<Message>, Option<ReceiveEnd>> {
         if self.known.contains(&message.id) {
-            // The lease of this message has ended, so the message was received again: the whole queue has been seen.
+            // The lease of this message has ended, and the message was received again. Therefore, the whole queue has
+            // been seen.
             return Err(Some(ReceiveEnd::Done));
         }
         match loaded {
@@ -219,7 +221,7 @@ impl Run<'_> {
         }
     }
 
-    /// Hands out one message. Meanwhile extends all leases, because the reader may be slow.
+    /// Hands out one message. Meanwhile, extends all leases, because the reader may be slow.
     async fn put(
         &mut self,
         message: &Arc<Message>,

@@ -16,7 +16,7 @@ use hostler_types::error_chain::with_causes;
 const CONNECT: Duration = Duration::from_secs(5);
 /// Timeout of one attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum length in bytes of the receiver's reason in an error text.
+/// Maximum length in bytes of the receiver's reason in an error message.
 const SHOWN: usize = 60;
 
 /// A webhook that receives notices.
@@ -33,7 +33,7 @@ impl fmt::Debug for Webhook {
 }
 
 impl Webhook {
-    /// Creates a webhook. Nothing is sent yet.
+    /// Creates a webhook. Sends nothing yet.
     ///
     /// # Errors
     /// [`Undelivered::Lasting`]: HTTPS cannot be set up.
@@ -76,8 +76,9 @@ async fn judge(answer: Response) -> Result<(), Undelivered> {
     Err(if passing { Undelivered::Passing(text, asked) } else { Undelivered::Lasting(text) })
 }
 
-/// Returns the receiver's reason if it consists of plain words, for example Slack's `invalid_payload`. Omits any other
-/// text, because it may contain the URL.
+/// Returns the reason that the receiver states in its answer, for example Slack's `invalid_payload`, with a colon
+/// before it. Returns an empty string unless the answer consists of plain words, because any other text may contain the
+/// URL.
 async fn said(mut answer: Response) -> String {
     let chunk = answer.chunk().await.ok().flatten().unwrap_or_default();
     reason(&chunk).map_or_else(String::new, |reason| format!(": {reason}"))
@@ -89,7 +90,8 @@ fn reason(body: &[u8]) -> Option<&str> {
     (plain && (1..=SHOWN).contains(&text.len())).then_some(text)
 }
 
-/// Parses a `Retry-After` header: seconds, or a date (RFC 9110, 10.2.3).
+/// Parses the value of a `Retry-After` header: seconds, or a date (RFC 9110, 10.2.3). Returns the time to wait from
+/// `now`.
 fn pause(text: &str, now: SystemTime) -> Option<Duration> {
     match text.trim().parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),

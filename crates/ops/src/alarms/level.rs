@@ -4,13 +4,13 @@ use serde::Serialize;
 
 use hostler_queue::{ManagedQueue, tag};
 
-/// Default threshold of a dead-letter queue, because every dead letter needs a person's attention.
+/// Default threshold of a dead-letter queue in messages. It is 1, because every dead letter needs a person's attention.
 const DEAD_LETTER_THRESHOLD: u64 = 1;
 
 /// The message count of a queue, and the threshold of its alarm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Level {
-    /// Name of the queue on the service.
+    /// Name of the queue, as the service knows it.
     pub queue: String,
     /// Number of messages: visible, delayed and in flight.
     pub messages: u64,
@@ -33,7 +33,7 @@ impl Level {
     }
 }
 
-/// Returns the level of each queue, with critical queues first, then sorted by name. `threshold`: threshold of queues
+/// Returns the level of each queue, sorted by name, but with critical queues first. `threshold`: threshold of queues
 /// that have none in their tags.
 pub fn levels(queues: &[ManagedQueue], threshold: u64) -> Vec<Level> {
     let mut levels: Vec<_> = queues.iter().map(|queue| level(queue, threshold)).collect();

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `level` | compares message counts with thresholds | none |
 //! | `watch` | finds the changes from one poll to the next | none |
-//! | `report` | creates the notice of the changes | none |
+//! | `report` | creates the notice about the changes | none |
 //! | `poll_loop` | polls the queues at an interval | reads, notifies |
 
 mod level;

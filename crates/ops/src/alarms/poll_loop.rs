@@ -12,7 +12,8 @@ use crate::delivery::{Notifier, deliver};
 use crate::notice::Notice;
 use hostler_queue::{Inventory, QueueError, Unread};
 
-/// Maximum random variation of the interval, in both directions. Prevents many hosts from polling at the same time.
+/// Maximum random variation of the interval, in both directions, as a fraction of the interval. Prevents many processes
+/// from polling at the same time.
 const JITTER: f64 = 0.1;
 
 /// Settings of the poll loop.
@@ -46,7 +47,7 @@ pub enum Step<'a> {
     Failed(&'a str),
 }
 
-/// Polls once. `threshold`: threshold of queues that have none in their tags.
+/// Polls the queues once. `threshold`: threshold of queues that have none in their tags.
 ///
 /// # Errors
 /// [`QueueError`]: the queues cannot be listed, or none of them can be read.
@@ -66,8 +67,8 @@ pub async fn look(inventory: &dyn Inventory, threshold: u64) -> Result<Seen, Que
     Ok(Seen { levels: levels(&listing.found, threshold), unread: listing.unread })
 }
 
-/// Polls until `stop` is cancelled. If there are changes, delivers a notice of them through the notifier. Passes each
-/// event to `step`.
+/// Polls the queues until `stop` is cancelled. If there are changes, delivers a notice about them through the notifier.
+/// Passes each event to `step`.
 pub async fn poll_loop(
     inventory: &dyn Inventory,
     schedule: Schedule,
@@ -122,7 +123,7 @@ async fn tell(
     }
 }
 
-/// Returns a randomly varied interval. `chance`: random number from 0 to 1.
+/// Returns the interval `pause`, varied at random. `chance`: random number from 0 to 1.
 fn jittered(pause: Duration, chance: f64) -> Duration {
     pause.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance)
 }
@@ -143,7 +144,8 @@ mod tests {
         assert_eq!((pause(0.0), pause(0.5), pause(1.0)), (810.0, 900.0, 990.0));
     }
 
-    /// Queues that report the next message count of a script. Stops the loop at the end of the script.
+    /// A service with one queue. Each poll reads the next message count of a script. Stops the loop at the end of the
+    /// script.
     struct Script {
         depths: Mutex<Vec<Result<u64, QueueError>>>,
         stop: CancellationToken,
@@ -167,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Records each notice, unless the script contains a failure.
+    /// A notifier that records each notice, unless its script says that the delivery fails.
     struct Ear(Mutex<(Vec<String>, Vec<bool>)>);
 
     #[async_trait]
@@ -182,8 +184,8 @@ mod tests {
         }
     }
 
-    /// Polls queues with these message counts. Returns the delivered notices, the number of failed deliveries, and the
-    /// number of failed polls.
+    /// Polls a queue with these message counts. `deaf`: `true` for each delivery that fails. Returns the delivered
+    /// notices, the number of failed deliveries, and the number of failed polls.
     async fn heard(depths: Vec<Result<u64, QueueError>>, deaf: Vec<bool>) -> (Vec<String>, usize, usize) {
         let stop = CancellationToken::new();
         let script = Script { depths: Mutex::new(depths), stop: stop.clone() };

@@ -1,4 +1,4 @@
-//! Creates the notices of alarms.
+//! Creates notices about alarms.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,8 @@ use super::watch::{AlarmDelta, Change, News, PollHealth};
 use crate::notice::Notice;
 use hostler_queue::Unread;
 
-/// Returns the notice of the changes. `unread` lists all queues that could not be read.
+/// Returns the notice about the changes in `delta`. `unread`: all queues that could not be read. `at`: time of the
+/// notice.
 pub fn notice(delta: &AlarmDelta, unread: &[Unread], at: SystemTime) -> Notice {
     let summary = summary(delta);
     let mut lines: Vec<String> = delta.news.iter().map(line).collect();
@@ -35,7 +36,7 @@ pub fn notice(delta: &AlarmDelta, unread: &[Unread], at: SystemTime) -> Notice {
     Notice { summary, lines, document }
 }
 
-/// Returns `true` if a critical queue has an alarm that is not resolved.
+/// Returns `true` if `delta` contains an alarm of a critical queue that is not resolved.
 fn is_critical(delta: &AlarmDelta) -> bool {
     delta.news.iter().any(|news| news.level.critical && news.change != Change::Resolved)
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use super::Level;
 use hostler_queue::Unread;
 
-/// Minimum growth of the message count since the last report, as a factor, for an alarm to count as worse.
+/// Factor by which the message count must have grown since the last report for an alarm to count as worse.
 const WORSE: u64 = 2;
 
-/// Number of consecutive failed polls before a failure is reported, because a single poll may fail by chance.
+/// Number of consecutive failed polls after which the failure is reported. A single poll may fail by chance.
 const BLIND: u32 = 2;
 
 /// Result of one poll.
@@ -26,7 +26,7 @@ pub enum Look<'a> {
     Failed(&'a str),
 }
 
-/// Kind of a change of an alarm.
+/// Kind of change in an alarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
@@ -40,20 +40,20 @@ pub enum Change {
     Resolved,
 }
 
-/// A change to report about one queue.
+/// A change to report in the alarm of one queue.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct News {
-    /// Kind of the change.
+    /// Kind of change.
     pub change: Change,
-    /// Present level of the queue.
+    /// Current level of the queue.
     #[serde(flatten)]
     pub level: Level,
 }
 
-/// A change to report about the polls themselves.
+/// A change to report about the polls themselves: they fail, or succeed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PollHealth {
-    /// Polls fail, for this reason, so alarms are not detected.
+    /// Polls fail, for this reason, so new alarms are not detected.
     Lost(String),
     /// Polls succeed again.
     Regained,
@@ -62,11 +62,11 @@ pub enum PollHealth {
 /// All changes to report after one poll.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AlarmDelta {
-    /// Changes of queues.
+    /// Changes in the alarms of queues.
     pub news: Vec<News>,
-    /// Queues with denied access, except those already denied in the previous poll.
+    /// Queues that hostler has no permission to read, except those already denied in the previous poll.
     pub denied: Vec<Unread>,
-    /// A change of the polls themselves.
+    /// Set if polls have begun to fail, still fail after the reminder interval, or succeed again.
     pub sight: Option<PollHealth>,
 }
 
@@ -77,7 +77,7 @@ impl AlarmDelta {
     }
 }
 
-/// State of the alarms as last reported.
+/// The alarms as last reported, from which changes are derived.
 #[derive(Debug, Clone)]
 pub struct Watch {
     remind: Duration,
@@ -88,7 +88,7 @@ pub struct Watch {
     blind_since: Option<Duration>,
 }
 
-/// A reported alarm that is not resolved.
+/// An alarm that was reported and is not yet resolved.
 #[derive(Debug, Clone)]
 struct Standing {
     told: Level,
@@ -101,8 +101,9 @@ impl Watch {
         Self { remind, standing: BTreeMap::new(), denied: BTreeSet::new(), failures: 0, blind_since: None }
     }
 
-    /// Returns the changes after a poll, and the watch to use after their delivery. If the delivery fails, the caller
-    /// keeps the present watch, so that the next poll returns the changes again. `now`: time of any monotonic clock.
+    /// Returns the changes after a poll, and the watch to use once they have been delivered. If the delivery fails, the
+    /// caller keeps the current watch, so that the next poll returns the changes again. `now`: time of any monotonic
+    /// clock.
     #[must_use]
     pub fn after(&self, now: Duration, look: &Look<'_>) -> (AlarmDelta, Self) {
         let mut next = self.clone();

@@ -20,14 +20,14 @@ pub enum Class {
     NoProducers,
     /// Messages are sent, but no consumer receives.
     NoConsumers,
-    /// Younger than the judged period, or of unknown age.
+    /// Younger than the period by which use is judged, or of unknown age.
     Young,
     /// Messages are sent and received, or the queue is the dead-letter queue of another queue that is not deleted.
     InUse,
 }
 
 impl Class {
-    /// Returns the name of the class for people.
+    /// Returns the human-readable name of the class.
     pub fn name(self) -> &'static str {
         match self {
             Self::Deletable => "deletable",
@@ -41,15 +41,15 @@ impl Class {
     }
 }
 
-/// Observations of a queue.
+/// Observed properties of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed {
-    /// Present number of messages.
+    /// Current number of messages.
     pub messages: u64,
     /// Age of the queue, if known.
     pub age: Option<Duration>,
-    /// Use during the judged period. `None`: the service has no record. In that case, the queue counts as unused,
-    /// because a service may record nothing for an unused queue.
+    /// Use during the period by which the queue is judged. `None`: the service has no record. In that case, the queue
+    /// counts as unused, because a service may record nothing for an unused queue.
     pub used: Option<QueueUse>,
     /// Set if the queue is the dead-letter queue of another queue that is not deleted.
     pub dead_letters: bool,

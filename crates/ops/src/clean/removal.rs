@@ -13,7 +13,7 @@ const BODIES_AT_ONCE: usize = 1000;
 /// The resources to delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// Names of the queues on the service. Each queue precedes its dead-letter queue.
+    /// Names of the queues, as the service knows them. Each queue precedes its dead-letter queue.
     pub queues: Vec<String>,
     /// Stored bodies.
     pub bodies: Vec<Body>,
@@ -46,9 +46,9 @@ pub fn agreed(first: &Survey, second: &Survey) -> Agreed {
 /// Result of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Deleted queues.
+    /// Names of the deleted queues.
     pub removed: BTreeSet<String>,
-    /// Queues that the surveys found deletable but that were kept, each with the reason.
+    /// Names of queues that the surveys found deletable but that were kept, each with the reason.
     pub kept: Vec<(String, String)>,
     /// Resources that could not be deleted, each with the reason.
     pub failed: Vec<(String, String)>,
@@ -97,8 +97,8 @@ mod tests {
     use crate::clean::Class;
     use hostler_queue::{Inventory, Listing, ManagedQueue, ManagedTopic, QueueError, QueueUse, StoredBodies};
 
-    /// Deletes names that begin with `go`, and keeps names that begin with `keep`. Fails for all other names and for
-    /// bodies.
+    /// A service that deletes queues whose names begin with `go`, and keeps queues whose names begin with `keep`. Fails
+    /// for all other queues and for bodies.
     struct Scripted;
 
     #[async_trait]

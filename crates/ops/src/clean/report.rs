@@ -1,4 +1,4 @@
-//! Creates the reports of a cleaning, for people and programs.
+//! Creates the reports about a cleaning run, for people and programs.
 
 use std::time::SystemTime;
 
@@ -43,7 +43,8 @@ pub fn document(survey: &Survey, done: Option<&Done>) -> Value {
     })
 }
 
-/// Returns the notice, with one line per problem and the full report for programs.
+/// Returns the notice about a cleaning run, with one line per problem, and with the full report for programs. `done`:
+/// result of the deletion. `None`: the run deletes nothing. `at`: time of the notice.
 pub fn notice(survey: &Survey, done: Option<&Done>, at: SystemTime) -> Notice {
     let summary = summary(survey, done);
     let mut document = document(survey, done);
@@ -80,7 +81,7 @@ fn topic_line(finding: &TopicFinding) -> String {
     format!("inactive: topic {}{named}", finding.topic)
 }
 
-/// Returns the number of problems of each kind, in one line.
+/// Summarizes the cleaning run in one line, with the number of problems of each kind.
 fn summary(survey: &Survey, done: Option<&Done>) -> String {
     let plural = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
     let mut parts = Vec::new();

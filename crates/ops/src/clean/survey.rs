@@ -9,10 +9,10 @@ use super::Windows;
 use super::class::{Class, Observed, classify};
 use hostler_queue::{Disposal, Listing, ManagedQueue, ManagedTopic, QueueError, QueueUse, StoredBodies, Unread, tag};
 
-/// Maximum number of stored bodies in one survey. The next run finds the remaining bodies.
+/// Maximum number of stored bodies that one survey lists. The next run finds the remaining bodies.
 const MAX_BODIES: usize = 100_000;
 
-/// Queues and exchanges in the config, by their names in channels. None of them is deleted.
+/// Names of the queues and exchanges in the config, without the configured prefix. None of these queues is deleted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Named {
     /// Queues, including dead-letter queues.
@@ -24,13 +24,13 @@ pub struct Named {
 /// A queue and its class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QueueFinding {
-    /// Name of the queue on the service.
+    /// Name of the queue, as the service knows it.
     pub queue: String,
     /// Class of the queue.
     pub class: Class,
     /// Set if the config names the queue.
     pub named_by_config: bool,
-    /// Present number of messages.
+    /// Current number of messages.
     pub messages: u64,
     /// `true` if a topic delivers to the queue. `None`: the subscriptions cannot be listed.
     pub subscribed: Option<bool>,
@@ -50,14 +50,14 @@ impl QueueFinding {
     }
 }
 
-/// A topic. Topics are never deleted, as their producers would fail.
+/// A topic and its use. Topics are never deleted, because their producers would fail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TopicFinding {
-    /// Name of the topic on the service.
+    /// Name of the topic, as the service knows it.
     pub topic: String,
-    /// Set if nothing was published to the topic during the judged period.
+    /// Set if nothing was published to the topic during the period [`Windows::topics`].
     pub inactive: bool,
-    /// Number of messages published. `None`: the service has no record.
+    /// Number of messages published in that period. `None`: the service has no record.
     pub published: Option<u64>,
     /// Set if the config names the topic.
     pub named_by_config: bool,
@@ -70,15 +70,15 @@ pub struct Survey {
     pub queues: Vec<QueueFinding>,
     /// All topics that hostler owns.
     pub topics: Vec<TopicFinding>,
-    /// Stored bodies older than [`Windows::bodies`]. `None`: no bodies are stored outside of messages, or they cannot
-    /// be listed.
+    /// Stored bodies older than [`Windows::bodies`]. `None`: no bodies are stored outside messages, or they cannot be
+    /// listed.
     pub bodies: Option<StoredBodies>,
     /// Resources that could not be read.
     pub unread: Vec<Unread>,
 }
 
 impl Survey {
-    /// Returns `true` if the service has a usage record of at least one queue. If it has none, it may not record any
+    /// Returns `true` if the service has a usage record for at least one queue. If it has none, it may not record any
     /// use, so the use of the queues is unknown.
     pub fn has_record(&self) -> bool {
         self.queues.iter().any(|finding| finding.used.is_some())
@@ -108,7 +108,8 @@ pub async fn survey(
     Ok(Survey { queues, topics: topics.found, bodies, unread })
 }
 
-/// Returns one part of the survey. On failure, adds the part to `unread` and returns `None`.
+/// Returns the value in `result`, which is one part of the survey. On failure, adds the part with this name to `unread`
+/// and returns `None`.
 fn part<T>(unread: &mut Vec<Unread>, name: &str, result: Result<T, QueueError>) -> Option<T> {
     match result {
         Ok(part) => Some(part),
@@ -138,7 +139,7 @@ async fn topics(
     Ok(Listing { found: found.map(finding).collect(), unread })
 }
 
-/// Data for the classification of queues.
+/// Data by which queues are classified.
 struct Seen<'a> {
     held: &'a [ManagedQueue],
     unread: &'a [Unread],
@@ -148,7 +149,7 @@ struct Seen<'a> {
     subscribed: Option<BTreeSet<String>>,
 }
 
-/// Classifies each queue.
+/// Classifies each queue. Returns the findings in the order of the queues.
 fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: SystemTime) -> Vec<QueueFinding> {
     let Seen { held, unread, used, subscribed } = seen;
     let used = |n: usize| used.get(n).copied().flatten();
@@ -185,8 +186,8 @@ fn queue_findings(seen: &Seen<'_>, windows: &Windows, named: &Named, now: System
     held.iter().enumerate().map(finding).collect()
 }
 
-/// Returns the name of the source queue, on the service, of a dead-letter queue. Derives it from hostler's naming
-/// scheme. `None`: the name is not that of a dead-letter queue.
+/// Returns the name of a dead-letter queue's source queue, derived from hostler's naming scheme. Both are names as the
+/// service knows them. `None`: `name` is not the name of a dead-letter queue.
 fn source(name: &str) -> Option<String> {
     let (name, suffix) = match name.strip_suffix(".fifo") {
         Some(name) => (name, ".fifo"),
@@ -195,7 +196,7 @@ fn source(name: &str) -> Option<String> {
     name.strip_suffix("-dlq").filter(|source| !source.is_empty()).map(|source| format!("{source}{suffix}"))
 }
 
-/// Serializes the counts under their names. If there is no record, serializes nulls.
+/// Serializes the counts under the names of their fields. If there is no record, serializes nulls.
 fn use_or_nulls<S: serde::Serializer>(used: &Option<QueueUse>, serializer: S) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeMap as _;
     let mut map = serializer.serialize_map(Some(3))?;

@@ -14,7 +14,7 @@ use hostler_types::message::Message;
 /// Maximum number of parallel calls.
 const PARALLEL: usize = 16;
 
-/// Maximum number of attempts of a call with temporary failures.
+/// Maximum number of attempts at a call that fails temporarily.
 pub(in super::super) const TRIES: u32 = 5;
 
 /// Pause before the next attempt.
@@ -25,7 +25,7 @@ pub(in super::super) async fn back_off(tries: u32) {
     sleep(REST.ceiling(tries.saturating_sub(1))).await;
 }
 
-/// Carries out settlements. Returns each result with the id of its message, in any order.
+/// Carries out settlements. Retries temporary failures. Returns each result with the id of its message, in any order.
 pub(in super::super) async fn settle(
     queue: &Arc<dyn Queue>,
     settlements: Vec<(String, Settlement)>,
@@ -88,7 +88,8 @@ pub(in super::super) async fn load(
     loads.join_all().await.into_iter().collect()
 }
 
-/// Makes calls for all items. Each call has as many items as the queue accepts.
+/// Splits `items` into batches of the size that the queue accepts, and makes one call for each batch. Up to
+/// [`PARALLEL`] calls run in parallel.
 async fn in_batches<T, R, F>(
     queue: &Arc<dyn Queue>,
     items: Vec<T>,

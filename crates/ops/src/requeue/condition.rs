@@ -18,7 +18,7 @@ pub enum Condition {
         /// Whole value of the attribute.
         value: String,
     },
-    /// `reason~TEXT`: the reason of the dead-lettering contains this text.
+    /// `reason~TEXT`: the reason for the dead-lettering contains this text.
     Reason(String),
     /// `older:DURATION`: the message's age exceeds this duration.
     Older(Duration),
@@ -30,18 +30,18 @@ pub enum Condition {
     Body(String),
 }
 
-/// Reason why a text is not a valid condition.
+/// Reason why a string is not a valid condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCondition {
-    /// The text has none of the forms.
+    /// The string has none of the valid forms.
     #[error(
         "`{0}` is not a valid filter: write attr:NAME=VALUE, reason~TEXT, older:DURATION, younger:DURATION, id=ID or body~TEXT"
     )]
     Form(String),
-    /// The text has a valid form, but no value for the comparison.
+    /// The string has a valid form, but contains no value to compare with.
     #[error("`{0}` has nothing to compare with: write {1}")]
     Empty(String, &'static str),
-    /// The text has an invalid duration.
+    /// The string contains an invalid duration.
     #[error("`{0}` has no valid duration: write it as 90s, 15m, 2h or 3d")]
     Duration(String),
 }

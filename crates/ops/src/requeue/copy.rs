@@ -4,17 +4,17 @@ use hostler_queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, QueueError, SendE
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Attributes, Invalid, MAX_ATTRIBUTES, Message, Outgoing};
 
-/// Additions to a copy. If the target does not accept an addition, it is dropped.
+/// Additions that a copy gets. An addition is left out if the target does not accept it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extras {
-    /// Dedupe key. If a copy is sent twice within a short time, the queue drops the second one.
+    /// Set to add a dedupe key. If a copy is sent twice within a short time, the queue drops the second one.
     pub(super) key: bool,
-    /// Attribute with the original id.
+    /// Set to add an attribute with the original id.
     pub(super) id: bool,
 }
 
-/// Returns the copy of a message from the queue `source`. The copy has the message's body or claim, its attributes, its
-/// group and its routing key.
+/// Creates the copy of a message that was received from the queue `source`. The copy has the message's body or claim,
+/// its attributes, its group and its routing key.
 pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> Outgoing {
     Outgoing {
         body: message.body.to_vec(),
@@ -31,9 +31,9 @@ pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> O
     }
 }
 
-/// Returns the message's attributes, plus the id that it had before its first move. Keeps the attributes that describe
-/// the dead-lettering. If the message has no attribute left for the id, the attribute with the number of attempts is
-/// dropped, because attempts at the copy are counted anew.
+/// Returns the message's attributes, plus one with the id that the message had before its first move. Keeps the
+/// attributes that describe the dead-lettering. If the message has no attribute left for the id, the attribute with the
+/// number of attempts is dropped, because attempts for the copy are counted anew.
 fn attributes(message: &Message) -> Attributes {
     let mut attributes = message.attributes.clone();
     if attributes.contains_key(ORIGINAL_ID_ATTRIBUTE) {
@@ -56,11 +56,11 @@ pub(super) enum Next {
     Later(QueueError),
     /// Stop: the queue refuses the copy.
     Refused(QueueError),
-    /// Give up this message, because it cannot be sent in its present form.
+    /// Give up this message, because it cannot be sent in its current form.
     Never(Invalid),
 }
 
-/// Returns the next step. `answer`: the queue's answer to the copy. `extras`: additions of the copy.
+/// Returns the next step. `answer`: the queue's answer to the copy. `extras`: additions that the copy had.
 pub(super) fn after(answer: Result<Sent, SendError>, extras: Extras) -> Next {
     match answer {
         Ok(_) => Next::Ack,
@@ -91,7 +91,7 @@ mod tests {
         AttributeValue::Text(text.to_owned())
     }
 
-    /// Returns a message with the attributes of a dead-lettering, and with `own` further attributes.
+    /// Returns a message with the attributes of a dead letter, and with `own` further attributes.
     fn message(own: usize) -> Message {
         let story = [(REASON_ATTRIBUTE, "why"), (SOURCE_ATTRIBUTE, "orders"), (ATTEMPTS_ATTRIBUTE, "3")];
         let story = story.map(|(name, value)| (name.to_owned(), text(value)));

@@ -1,4 +1,4 @@
-//! The loop: receives, sorts, sends and removes messages. Finally releases the unmoved messages.
+//! The requeue loop: receives, sorts, sends and removes messages. At the end, releases the messages that did not move.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,18 +18,20 @@ use hostler_types::Bucket;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Message, Outgoing};
 
-/// Maximum wait of a receive. Long enough for SQS to query all of its servers.
+/// Maximum wait of a receive call. Long enough for SQS to query all of its servers.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Number of messages in a row without a new one, in addition to the number of held messages, after which the whole
-/// queue counts as inspected. A message is new unless this run received it earlier or it is late ([`Verdict::Late`]).
+/// Number of messages, in addition to the number of held messages, that must be received in a row without a new one for
+/// the whole queue to count as inspected. A message is new unless this run received it earlier or it is late
+/// ([`Verdict::Late`]).
 const STALE: usize = 100;
 
-/// Moves messages. If `stop` is cancelled, ends the run after the present batch. Passes each event to `tell`.
+/// Moves messages as `order` requests. If `stop` is cancelled, ends the run after the current batch. Passes each event
+/// to `tell`.
 ///
 /// # Errors
-/// [`QueueError`]: one of the queues cannot be opened or counted. In that case, no message has moved. Later errors are
-/// in [`Ended`], and the report contains the counts up to the error.
+/// [`QueueError`]: one of the queues cannot be opened, or the messages in the source cannot be counted. In that case,
+/// no message has moved. Later errors are in [`Ended`], and the report contains the counts up to the error.
 pub async fn run(
     broker: &dyn Admin,
     order: MoveRequest,
@@ -39,9 +41,9 @@ pub async fn run(
     start(broker, order, false, stop, tell).await.map(|(report, ended, _)| (report, ended))
 }
 
-/// Inspects each message by itself, and reports the messages that meet the conditions with [`Note::WouldMove`]. Nothing
-/// moves, so an unmoved message does not block later messages of its group. Also returns the groups with messages that
-/// could not be read.
+/// Inspects messages without moving any. Passes each message that meets the conditions to `tell` as
+/// [`Note::WouldMove`]. Because nothing moves, a message that does not meet the conditions does not block later
+/// messages of its group. Also returns the groups with messages that could not be read.
 pub(in super::super) async fn look(
     broker: &dyn Admin,
     order: MoveRequest,
@@ -106,25 +108,28 @@ struct Run<'a> {
     stop: &'a CancellationToken,
     tell: &'a mut (dyn FnMut(Note<'_>) + Send),
     sorter: Sorter,
-    /// Groups received so far, for an ordered queue that is only inspected.
+    /// Groups received so far. Recorded only by [`look`], and only for an ordered queue.
     groups: Option<Groups>,
     bucket: Option<Bucket>,
     started: Instant,
     held: SetAside,
-    /// Additions to the copies of further messages. The dedupe key is no longer added once the target has refused one.
+    /// Additions to the copies that are made from now on. The dedupe key is no longer added once the target has refused
+    /// one.
     extras: Extras,
-    /// Ids of messages that were sent but not yet removed. If received again, such a message must not be sent again.
+    /// Ids of messages whose copies were sent, but that are not yet removed. If such a message is received again, it
+    /// must not be sent again.
     unremoved: BTreeSet<String>,
-    /// Number of messages since the last new one. A message is new unless this run received it earlier or it is late.
+    /// Number of messages received since the last new one. A message is new unless this run received it earlier or it
+    /// is late.
     stale: usize,
     /// Number of held messages at the time when the last new message was received.
     lap: usize,
-    /// Error that stops all sends.
+    /// Error because of which nothing more is sent.
     trouble: Option<QueueError>,
     report: Report,
 }
 
-/// A message to send, and the additions to its copy.
+/// A message whose copy is to be sent, and the additions to the copy.
 struct PendingMove {
     delivery: Delivery,
     extras: Extras,
@@ -168,7 +173,8 @@ impl Run<'_> {
         }
     }
 
-    /// Receives each incomplete group again, one by one. A group may be incomplete if its batch was full.
+    /// Receives each incomplete group again, one by one. A group may be incomplete if its batch was full. `there`:
+    /// number of messages in the queue at the start of the run.
     async fn look_again(&mut self, there: u64) -> Ended {
         for ids in self.groups.as_ref().map(Groups::to_receive_again).unwrap_or_default() {
             let seen = self.groups.as_ref().map_or(0, Groups::len) as u64;
@@ -189,8 +195,8 @@ impl Run<'_> {
         Ended::Done
     }
 
-    /// Returns the reason for the end after an empty receive. If the run was stopped, an empty receive does not prove
-    /// that the queue is empty.
+    /// Returns the reason why the run ends after an empty receive call. If the run was stopped, an empty call does not
+    /// prove that the queue is empty.
     fn ended_well(&self) -> Ended {
         if self.stop.is_cancelled() { Ended::Stopped } else { Ended::Done }
     }
@@ -245,7 +251,7 @@ impl Run<'_> {
         }
     }
 
-    /// Processes a batch.
+    /// Processes a received batch: moves, drops or holds each message.
     async fn handle(&mut self, received: Vec<Delivery>) {
         if self.stop.is_cancelled() {
             return received.into_iter().for_each(|delivery| self.hold(delivery));
@@ -291,14 +297,14 @@ impl Run<'_> {
         }
     }
 
-    /// Loads the bodies that are stored outside of messages, if a condition reads them.
+    /// Loads the bodies that are stored outside messages, if a condition reads them.
     async fn load(&mut self, wave: &[Delivery]) -> HashMap<String, Result<Arc<Message>, String>> {
         let elsewhere = wave.iter().filter(|delivery| self.sorter.needs_body() && delivery.message.claim.is_some());
         load(&self.queue, elsewhere.map(|delivery| Arc::clone(&delivery.message)).collect(), LEASE / 3).await
     }
 
-    /// Returns the delivery if its message moves. `loaded`: the message with its body. If the message does not move,
-    /// holds and counts it.
+    /// Returns the delivery if its message moves. If it does not, holds and counts the message. `loaded`: the message
+    /// with its body, or the reason why the body could not be loaded.
     fn sort(&mut self, delivery: Delivery, loaded: Result<Arc<Message>, String>) -> Option<Delivery> {
         let verdict = match loaded {
             Ok(message) => self.sorter.judge(&message),
@@ -320,7 +326,7 @@ impl Run<'_> {
         None
     }
 
-    /// Holds the messages beyond the maximum.
+    /// Takes the messages beyond the request's maximum out of `moving`, and holds them.
     fn keep_to_maximum(&mut self, moving: &mut Vec<Delivery>) {
         for delivery in moving.split_off(self.left_to_move().min(moving.len())) {
             self.sorter.stays(&delivery.message);
@@ -341,7 +347,8 @@ impl Run<'_> {
         self.hold(delivery);
     }
 
-    /// Sends copies of messages. Returns the messages with copies in the target, and holds the others.
+    /// Sends copies of messages to the target. Returns the messages whose copies the target accepted, and holds the
+    /// others.
     async fn send(&mut self, target: &Channel, moving: Vec<Delivery>) -> Vec<Delivery> {
         let mut sent = Vec::new();
         let mut pending_moves = self.still_ours(moving).await;
@@ -360,7 +367,7 @@ impl Run<'_> {
                 match after(answer, pending_move.extras) {
                     Next::Ack => sent.push(pending_move.delivery),
                     Next::Again(extras) => {
-                        // Support for dedupe keys depends on the target, but the size depends on the message.
+                        // Support for dedupe keys depends on the target, whereas the size depends on the message.
                         self.extras.key &= extras.key;
                         pending_moves.push(PendingMove { extras, ..pending_move });
                     }
@@ -381,7 +388,7 @@ impl Run<'_> {
             }
         }
         if !sent.is_empty() {
-            // Some copies were accepted. Therefore, the failed messages are at fault, and the queue is not.
+            // Some copies were accepted. Therefore, the fault lies with the failed messages and not with the queue.
             self.trouble = None;
         }
         if let Some(bucket) = &mut self.bucket {
@@ -398,8 +405,8 @@ impl Run<'_> {
         tries < TRIES && delivery.leased_at.elapsed() < LEASE / 2
     }
 
-    /// Extends the leases that are too short for a send and a removal. If a lease cannot be extended, its message
-    /// counts as failed.
+    /// Extends the leases that may be too short for sending and removing their messages. If a lease cannot be extended,
+    /// its message counts as failed. Returns the messages to send.
     async fn still_ours(&mut self, moving: Vec<Delivery>) -> Vec<PendingMove> {
         let old = |delivery: &Delivery| delivery.leased_at.elapsed() > LEASE / 4;
         let leases = moving.iter().filter(|delivery| old(delivery));
@@ -419,7 +426,7 @@ impl Run<'_> {
         pending_moves
     }
 
-    /// Removes messages that were sent or are to be dropped.
+    /// Removes messages from the source. Their copies were sent, or they are to be dropped.
     async fn remove(&mut self, sent: Vec<Delivery>) {
         let mut acks = Vec::new();
         for Delivery { message, receipt, .. } in sent {
@@ -440,7 +447,8 @@ impl Run<'_> {
         }
     }
 
-    /// Holds a message that should move but cannot.
+    /// Counts `delivery` as failed, because its message should move but cannot. Reports the message with `reason`, and
+    /// holds it until the end of the run. Later messages of its group do not move either.
     fn fail(&mut self, delivery: Delivery, reason: &str) {
         self.news();
         self.report.failed += 1;
@@ -453,8 +461,8 @@ impl Run<'_> {
         self.held.keep(&delivery.message.id, delivery.receipt, delivery.leased_at + LEASE);
     }
 
-    /// Extends the leases of held messages. If an extension fails, the next check of the leases repeats it. If a lease
-    /// is lost, its message is received again, and is recognized by its id.
+    /// Extends the leases of held messages. If an extension fails, the next check of the leases retries it. If a lease
+    /// is lost, its message is received again and recognized by its id.
     async fn extend_held(&mut self) {
         let now = Instant::now();
         let due = self.held.due(now);

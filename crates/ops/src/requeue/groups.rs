@@ -1,8 +1,8 @@
-//! The groups of an ordered queue whose messages were received. No I/O.
+//! The groups of an ordered queue from which messages were received. No I/O.
 //!
-//! SQS returns up to ten messages of a group in one receive, and no more of that group while some of them are leased.
-//! Therefore, at most ten messages of a group can be read. If other groups filled part of the batch, fewer are
-//! returned, so such a group is received again.
+//! SQS returns up to ten messages of a group in one receive call, and no more messages of that group while some of
+//! these are leased. Therefore, at most ten messages of a group can be read. If messages of other groups fill part of
+//! the batch, fewer than ten are returned, so such a group is received again.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,7 +14,7 @@ const MOST_AGAIN: usize = 100;
 /// The groups of the messages received so far.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// Maximum number of messages in one receive.
+    /// Maximum number of messages that one receive call returns.
     batch: usize,
     seen: BTreeMap<String, Group>,
     ids: HashSet<String>,
@@ -23,18 +23,18 @@ pub(super) struct Groups {
 #[derive(Debug, Default)]
 struct Group {
     ids: Vec<String>,
-    /// Set if the group's last batch was full and contained other groups too. Further messages of the group may then be
-    /// missing.
+    /// Set if the group's last batch was full and also contained messages of other groups. Further messages of the
+    /// group may then be missing.
     is_cut: bool,
 }
 
 impl Groups {
-    /// Creates an empty record for a queue that returns up to `batch` messages per receive.
+    /// Creates an empty record for a queue that returns up to `batch` messages per receive call.
     pub(super) fn of_batches(batch: usize) -> Self {
         Self { batch, ..Self::default() }
     }
 
-    /// Records the messages of one receive.
+    /// Records the messages that one receive call returned.
     pub(super) fn received(&mut self, batch: &[Delivery]) {
         let group = |delivery: &Delivery| delivery.message.group.clone().unwrap_or_else(|| DEFAULT_GROUP.to_owned());
         let groups: HashSet<_> = batch.iter().map(group).collect();
@@ -60,7 +60,7 @@ impl Groups {
         self.ids.len()
     }
 
-    /// Returns the groups to receive again one by one. Each group is a list with the ids of its received messages.
+    /// Returns the groups to receive again, one by one. Each group is a list of the ids of its received messages.
     pub(super) fn to_receive_again(&self) -> Vec<Vec<String>> {
         let cut = self.seen.values().filter(|group| group.is_cut && group.ids.len() < self.batch);
         cut.take(MOST_AGAIN).map(|group| group.ids.clone()).collect()

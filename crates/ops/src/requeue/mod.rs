@@ -1,4 +1,5 @@
-//! Moves messages from one queue to another, usually out of a dead-letter queue. Can also drop messages or only inspect them.
+//! Moves messages from one queue to another, usually out of a dead-letter queue. Can also drop messages, or only
+//! inspect them.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
@@ -6,10 +7,10 @@
 //! | `sort` | decides which messages of a batch move, and in which order | none |
 //! | `copy` | creates the copy of a message, and interprets the queue's answer to it | none |
 //! | `set_aside` | unmoved messages with their leases | none |
-//! | `groups` | the groups of an ordered queue whose messages were received | none |
+//! | `groups` | the groups of an ordered queue from which messages were received | none |
 //! | `calls` | settles, extends and loads in parallel calls | yes |
 //! | `rehearsal` | shows the messages that a drop would remove | yes |
-//! | `engine` | the loop: receives, sorts, sends, removes | yes |
+//! | `engine` | the requeue loop: receives, sorts, sends, removes | yes |
 //!
 //! A message is sent before it is removed, so no message is lost if the run ends at any point. If the queue supports
 //! dedupe keys, the key of the copy makes a second send harmless for 5 minutes. Unmoved messages remain leased until
@@ -36,10 +37,10 @@ use hostler_types::Rate;
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
-/// Lease of messages during inspection. Processing a batch takes a small part of this time.
+/// Lease of received messages during a run. Processing a batch takes a small part of this time.
 pub const LEASE: Duration = Duration::from_secs(60);
 
-/// Maximum number of unmoved messages to hold. Below the SQS limit of 120,000 messages of a queue in flight.
+/// Maximum number of unmoved messages to hold. Below the SQS limit of 120,000 messages in flight per queue.
 pub const MAX_HELD: usize = 100_000;
 
 /// A request to move messages.
@@ -49,18 +50,18 @@ pub struct MoveRequest {
     pub from: Channel,
     /// Target queue. If the channel has an exchange, the exchange is not used. `None`: messages are removed instead.
     pub to: Option<Channel>,
-    /// Conditions on a message; all must hold.
+    /// Conditions, all of which a message must meet.
     pub conditions: Vec<Condition>,
     /// Maximum number of messages to move.
     pub max: Option<u64>,
-    /// Maximum rate of sends, or of removals if there is no target.
+    /// Maximum rate at which messages are sent or, if there is no target, removed.
     pub rate: Option<Rate>,
     /// Set to only inspect messages. Each inspection counts as a receive.
     pub dry_run: bool,
     /// Start time of the run. Set by our clock, then converted to the queue's clock. Ages are relative to this time.
     ///
-    /// Messages that were sent to `from` after this time do not move. Messages that this run has moved, and that were
-    /// then dead-lettered again, do not move either. Otherwise, a message that fails immediately could circulate.
+    /// Messages that were sent to `from` after this time do not move. Neither do messages that this run has moved and
+    /// that were then dead-lettered again. Otherwise, a message that fails immediately could circulate without end.
     pub began: SystemTime,
 }
 
@@ -79,8 +80,8 @@ pub struct Report {
     pub doubled: u64,
     /// Number of messages that were in the source at the start of the run but were not inspected, because they exceed
     /// the maximum, are delayed, are leased by others, or follow an unmoved message of their group. Also counts
-    /// inspected messages that did not move because they follow an unmoved message of their group. The number is
-    /// derived from the service's message count, and is only as exact as that count.
+    /// messages that were inspected but did not move because they follow an unmoved message of their group. The number
+    /// is derived from the service's message count, and is only as exact as that count.
     pub not_looked_at: u64,
 }
 
@@ -102,7 +103,7 @@ pub enum Ended {
 pub enum Note<'a> {
     /// The run begins.
     Began {
-        /// Number of messages to inspect, by the queue's count.
+        /// Number of messages to inspect, according to the service's count.
         total: u64,
     },
     /// The counts have changed.
@@ -113,7 +114,7 @@ pub enum Note<'a> {
     Failed {
         /// Id of the message.
         id: &'a str,
-        /// Reason, for people.
+        /// Human-readable reason.
         reason: &'a str,
     },
 }

@@ -1,4 +1,4 @@
-//! Shows the messages that a drop would remove. If the service can show messages without a receive, makes no receive.
+//! Shows the messages that a drop would remove. Receives messages only if the service has no other way to show them.
 
 use std::ops::ControlFlow;
 
@@ -10,9 +10,9 @@ use crate::Look;
 use hostler_queue::{Admin, QueueError};
 use hostler_types::message::Message;
 
-/// Shows each message that a drop would remove. Returns the reason why the operation ended, and the number of messages
-/// that were not inspected. For an ordered queue, this number includes messages that follow an unmoved message of their
-/// group.
+/// Passes each message that a drop would remove to `show`. Returns the reason why the operation ended, and the number
+/// of messages that were not inspected. For an ordered queue, this number includes messages that follow an unmoved
+/// message of their group.
 ///
 /// # Errors
 /// [`QueueError`]: the queue cannot be opened. Later errors are in [`Ended`].

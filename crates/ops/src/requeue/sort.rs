@@ -13,7 +13,7 @@ use hostler_types::message::{AttributeValue, Message};
 /// start.
 const DRIFT: Duration = Duration::from_secs(2);
 
-/// Decision on a message.
+/// Decision about a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The message moves to the target.
@@ -27,13 +27,13 @@ pub(super) enum Verdict {
     Late,
 }
 
-/// Decides on messages, in the order of the queue.
+/// Decides which messages move. Messages must be passed in the order of the queue.
 #[derive(Debug)]
 pub(super) struct Sorter {
     conditions: Vec<Condition>,
     began: SystemTime,
     ordered: bool,
-    /// Groups of an ordered queue that have an unmoved message. No later message of these groups may move.
+    /// Groups of an ordered queue in which a message did not move. No later message of these groups may move.
     stuck: HashSet<Option<String>>,
     /// Hashes of the ids of moved messages. Hashes save memory, because a run may move millions of messages.
     moved: HashSet<u64>,
@@ -53,7 +53,7 @@ impl Sorter {
         self.conditions.iter().any(Condition::needs_body)
     }
 
-    /// Decides on a message. If the message does not move, later messages of its group do not move either.
+    /// Decides whether a message moves. If it does not, later messages of its group do not move either.
     pub(super) fn judge(&mut self, message: &Message) -> Verdict {
         let verdict = match () {
             () if message.enqueued_at > self.began || self.came_back(message) => Verdict::Late,
@@ -75,9 +75,9 @@ impl Sorter {
         }
     }
 
-    /// Returns `true` if this run has already moved the message, and the message was dead-lettered again. The copies of
-    /// a message in several queues share its original id. Therefore, a message that was sent before the run began is
-    /// not a message that this run moved, even if this run moved one with the same original id.
+    /// Returns `true` if this run has already moved the message and the message was then dead-lettered again. Copies of
+    /// one message in several queues have the same original id. Therefore, a message with a known original id that was
+    /// sent before the run began is a different copy, which this run has not moved.
     fn came_back(&self, message: &Message) -> bool {
         let is_known = |id: &str| self.moved.contains(&self.hasher.hash_one(id));
         !self.moved.is_empty()
@@ -90,7 +90,7 @@ impl Sorter {
         self.ordered && self.stuck.contains(&message.group)
     }
 
-    /// Records that a message does not move, regardless of earlier decisions.
+    /// Records that a message does not move, whatever [`Self::judge`] decided.
     pub(super) fn stays(&mut self, message: &Message) {
         if self.ordered && !self.stuck.contains(&message.group) {
             self.stuck.insert(message.group.clone());
@@ -133,7 +133,7 @@ mod tests {
 
     const BEGAN: SystemTime = SystemTime::UNIX_EPOCH;
 
-    /// Returns a message with this text as its body, for example `g1`. The first letter is the group.
+    /// Returns a message with this text as its id and body, for example `g1`. The first letter is the group.
     fn message(body: &str) -> Message {
         Message { enqueued_at: BEGAN, group: Some(body[..1].into()), ..Message::new(body, body.to_owned()) }
     }
