@@ -1,5 +1,5 @@
-//! Child processes: children that this process itself waits for, and, if this process is PID 1, the orphans of its
-//! container.
+//! Reaping of child processes: the children that this process waits for and, if it is PID 1, the orphaned processes of
+//! its container.
 //!
 //! An exit status can be read only once. For a profile with `credential_process`, the AWS SDK runs a program and waits
 //! for it by its process id. If this crate reaped the program during that wait, the program's status would be lost, and
@@ -13,7 +13,7 @@ use rustix::process::{WaitOptions, wait};
 static WAITING: Mutex<Waiting> = Mutex::new(Waiting { own: 0, orphans: false });
 
 struct Waiting {
-    /// Number of existing [`OwnChildren`].
+    /// Number of [`OwnChildren`] values that exist.
     own: usize,
     /// Set if reaping was postponed.
     orphans: bool,
@@ -43,7 +43,8 @@ fn reap() {
 pub struct OwnChildren(());
 
 impl OwnChildren {
-    /// Prevents reaping as long as the returned value exists. The caller then starts children and waits for them.
+    /// Prevents reaping as long as the returned value exists. Meanwhile, the caller can start children and wait for
+    /// them.
     pub fn start() -> Self {
         waiting().own += 1;
         Self(())
@@ -71,8 +72,8 @@ mod credentials {
 
     use super::OwnChildren;
 
-    /// Wraps the credentials provider of the configuration, and returns the configuration. The wrapped provider
-    /// prevents the reaping of children while it runs, because the SDK may run a program for the credentials.
+    /// Wraps the credentials provider in `config`, and returns the new configuration. While it fetches credentials, the
+    /// wrapped provider prevents the reaping of children, because the SDK may run a program to get them.
     pub fn with_own_children(config: SdkConfig) -> SdkConfig {
         let Some(provider) = config.credentials_provider() else { return config };
         config.to_builder().credentials_provider(SharedCredentialsProvider::new(Waited(provider))).build()
@@ -108,13 +109,13 @@ mod tests {
 
     use super::*;
 
-    /// Waits until the child is dead, and leaves its status unread.
+    /// Waits until the child has exited, and leaves its exit status unread.
     fn dies(child: &Child) {
         let id = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
         waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
     }
 
-    /// This test reaps all children of the process, so other tests of this binary must not start any.
+    /// This test reaps all children of the process, so other tests in this binary must not start any.
     #[test]
     #[allow(clippy::zombie_processes, reason = "reaping is what is tested")]
     fn a_child_that_somebody_waits_for_keeps_its_status() {
