@@ -1,4 +1,4 @@
-//! Breaker: pauses receiving when too many messages fail, then tries one message. No I/O.
+//! Circuit breaker: pauses receiving when too many messages fail, then tries a single message. No I/O.
 //!
 //! ```text
 //! Closed ─share of failures exceeded→ Open ─pause over→ Probing ─probe succeeded→ Closed
@@ -18,7 +18,7 @@ use hostler_health::BreakerState;
 /// Maximum pause. Each failed probe doubles the pause up to this limit.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
 
-/// Number of parts of the sliding window. Old results leave the window one part at a time.
+/// Number of parts into which the sliding window is divided. Old results leave the window one part at a time.
 const PARTS: u64 = 20;
 
 /// Result of a message, as counted by the breaker.
@@ -34,8 +34,8 @@ pub enum End {
 }
 
 impl End {
-    /// Returns the result of a message with this outcome. `started`: the handler of the message was started. A handler
-    /// that requests another attempt works correctly, so its result is [`Self::Decided`].
+    /// Returns the result of a message with this outcome. `started`: `true` if the handler was started. A handler that
+    /// requests another attempt works correctly, so its result is [`Self::Decided`].
     pub(super) fn of(outcome: &Outcome, started: bool) -> Self {
         match outcome {
             _ if !started => Self::Neither,
@@ -77,7 +77,8 @@ enum State<I> {
     Open {
         until: Instant,
     },
-    /// Delivery of the probe. `None`: the probe has not been received yet.
+    /// A single message, the probe, is being tried. Contains the delivery of the probe. `None`: the probe has not been
+    /// received yet.
     Probing(Option<I>),
 }
 
@@ -89,7 +90,7 @@ struct Part {
     of: u64,
 }
 
-/// Breaker of one consumer. `I` identifies a delivery.
+/// Circuit breaker of one consumer. `I` is the type that identifies a delivery.
 #[derive(Debug)]
 pub struct Breaker<I> {
     settings: Option<config::Breaker>,
@@ -106,12 +107,12 @@ impl<I: Copy + PartialEq> Breaker<I> {
         Self { settings, since: now, parts: [Part::default(); PARTS as usize], state: State::Closed, pause }
     }
 
-    /// Returns `true` while receiving pauses.
+    /// Returns `true` while receiving is paused.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open { .. })
     }
 
-    /// Returns the state for the health file. `None`: closed.
+    /// Returns the breaker's state for the health file. `None`: the breaker is closed.
     pub fn shown(&self) -> Option<BreakerState> {
         match self.state {
             State::Closed => None,
@@ -120,8 +121,9 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Returns the maximum number of messages to request. `promised`: number of slots reserved for receives in
-    /// progress. While the breaker is probing, the maximum is one until the probe is received, and zero afterwards.
+    /// Returns the maximum number of messages that a new receive call may request. `promised`: number of slots reserved
+    /// for receive calls in progress. While the breaker is probing, the maximum is one until the probe is received, and
+    /// zero afterwards.
     pub fn room(&self, promised: usize) -> usize {
         match self.state {
             State::Closed => usize::MAX,
@@ -130,8 +132,8 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Returns `true` if the consumer keeps a received message. The first message received while probing becomes the
-    /// probe.
+    /// Returns `true` if the consumer keeps the received message `id`. The first message received while probing becomes
+    /// the probe.
     pub fn admits(&mut self, id: I) -> bool {
         match &mut self.state {
             State::Closed => true,
@@ -143,7 +145,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Returns `true` if the handler of a message that the consumer has kept may start.
+    /// Returns `true` if the handler may start on the message `id`, which the consumer has kept.
     pub fn may_start(&self, id: I) -> bool {
         match self.state {
             State::Closed => true,
@@ -152,12 +154,12 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Returns the end of the pause. `None`: receiving is not paused.
+    /// Returns the time at which the pause ends. `None`: receiving is not paused.
     pub fn next_at(&self) -> Option<Instant> {
         if let State::Open { until } = self.state { Some(until) } else { None }
     }
 
-    /// Starts probing if the pause is over at `now`.
+    /// Starts probing if the pause is over at `now`. Returns the state change, if any.
     pub fn tick(&mut self, now: Instant) -> Option<Change> {
         if self.next_at()? > now {
             return None;
@@ -166,7 +168,7 @@ impl<I: Copy + PartialEq> Breaker<I> {
         Some(Change::Probing)
     }
 
-    /// Records how a message ended. Returns the state change, if any.
+    /// Records how the message `id` ended. Returns the state change, if any.
     pub fn ended(&mut self, id: I, end: End, now: Instant) -> Option<Change> {
         match (&self.state, end) {
             (State::Closed, End::Decided | End::Failed) => self.count(end == End::Failed, now),

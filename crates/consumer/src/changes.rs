@@ -31,8 +31,8 @@ struct Waiting {
 }
 
 impl Changes {
-    /// Starts the delivery of state changes to the hook of this handler. Returns `None` if the handler has no
-    /// `state-changed` hook.
+    /// Starts delivering state changes to the `state-changed` hook of `handler`. Returns `None` if the handler has no
+    /// such hook.
     pub(super) fn watch(handler: &Arc<dyn Handler>, guests: &Pools) -> Option<Self> {
         if !handler.observes_states() {
             return None;
@@ -55,7 +55,7 @@ impl Changes {
         Some(Self { waiting, telling })
     }
 
-    /// Queues a state change.
+    /// Queues a state change for the hook.
     pub(super) fn tell(&self, from: State, to: State) {
         self.waiting.put(from, to);
         self.waiting.came.notify_one();
@@ -74,8 +74,8 @@ impl Drop for Changes {
     }
 }
 
-/// Calls the hook on the guests' pools. A hook that computes for a long time moves to the background pool, like a
-/// handler.
+/// Calls the hook on the guests' thread pools, and waits until it has ended. A hook that computes for a long time moves
+/// to the background pool, as a handler does.
 async fn call(pools: &Pools, handler: Arc<dyn Handler>, from: State, to: State) {
     let (over, is_over) = oneshot::channel::<()>();
     pools.spawn(async move {
@@ -92,7 +92,7 @@ impl Waiting {
         if changes.len() >= MOST {
             let oldest = changes.front().map_or(from, |(from, _)| *from);
             changes.clear();
-            // If the new state equals the oldest one, there is no change to report.
+            // If the new state equals the oldest one, no change is left to report.
             if oldest != to {
                 changes.push_back((oldest, to));
             }

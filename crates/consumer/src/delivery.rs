@@ -7,8 +7,8 @@
 //!                 Stopping ─guest ended→ (Deciding: the processing-timeout hook) → StoppingHeartbeat
 //! ```
 //!
-//! A lost lease leads from every state to Done without a settlement. If a guest runs, the delivery waits until the
-//! guest has ended.
+//! A lost lease leads from every state to Done without a settlement. If a guest is running, the delivery first waits
+//! until the guest has ended.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use super::in_flight::Stage;
 use super::policy::{Disposition, Policy};
 use hostler_handler::Outcome;
 
-/// Maximum size in bytes of a reply whose delivery needs no slot while the reply is being sent. The memory plan counts
-/// a reply of up to this size as part of its message.
+/// Maximum size in bytes of a reply that is sent without holding a slot. The memory plan counts a reply of up to this
+/// size as part of its message.
 const LARGE_REPLY: usize = 256 * 1024;
 
 /// Failure reason of a message that an operator cancelled.
@@ -28,7 +28,8 @@ const CANCELLED: &str = "cancelled by an operator";
 pub enum Event {
     /// The delivery may start.
     Start,
-    /// The guest has ended with this outcome. `None`: the guest was stopped.
+    /// The guest has ended with this outcome. `None`: the guest ended without an outcome, for example because it was
+    /// stopped.
     Ended(Option<Outcome>),
     /// The processing timeout was reached. Contains the run time of the handler.
     Deadline(Duration),
@@ -36,9 +37,9 @@ pub enum Event {
     LeaseLost,
     /// An operator cancels the delivery.
     Cancel,
-    /// The host starts to shut down, or the consumer stops receiving because of a pause or the breaker.
+    /// The process starts to shut down, or the consumer stops receiving because of a pause or the breaker.
     Drain,
-    /// The drain deadline was reached. The host waits no longer for the handler or the hook.
+    /// The drain deadline was reached. The consumer no longer waits for the handler or the hook.
     DrainDeadline,
     /// The message was received too early, so it goes back to the queue unprocessed. Contains the time until the
     /// message may start.
@@ -46,11 +47,11 @@ pub enum Event {
     /// An earlier message of the same FIFO group was not acked, so this message must go back to the queue unprocessed.
     /// Contains the redelivery delay of the earlier message, which is the minimum redelivery delay of this message.
     Overtaken(Duration),
-    /// The processing-timeout hook has decided. `None`: no decision, or no hook.
+    /// The processing-timeout hook has decided. `None`: the hook made no decision, or there is no hook.
     Decided(Option<Outcome>),
-    /// Result of sending the reply. On failure, contains the outcome of the message.
+    /// The attempt to send the reply has ended. On failure, contains the outcome of the message.
     Replied(Result<(), Outcome>),
-    /// No heartbeat is in progress, and none will be sent.
+    /// No heartbeat is in progress, and no more will be sent.
     HeartbeatStopped,
     /// The move to the dead-letter queue failed, and no time is left for a retry. The message is released instead.
     CopyGivenUp,
@@ -68,7 +69,7 @@ pub enum Action {
     Run,
     /// Ask the guest to finish early.
     AskToStop,
-    /// Stop the guest, or the processing-timeout hook.
+    /// Stop the guest, which runs the handler or the processing-timeout hook.
     Stop,
     /// Run the processing-timeout hook. Contains the run time of the handler.
     Decide(Duration),
@@ -123,9 +124,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Creates the machine of a delivery that was just received. `spoilt`: number of preceding attempts in a row that
-    /// ended because of a host limit. `replies`: the consumer has a channel for replies. `jitter`: random number from 0
-    /// to 1.
+    /// Creates the state machine of a delivery that was just received. `attempt`: number of the attempt, not counting
+    /// attempts that ended because of a host limit. `spoilt`: number of preceding attempts in a row that ended because
+    /// of a host limit. `replies`: `true` if the consumer has a reply channel. `jitter`: random number from 0 to 1.
     pub fn new(attempt: u32, spoilt: u32, replies: bool, jitter: f64) -> Self {
         Self {
             state: State::Waiting,
@@ -141,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// Handles an event. Returns the action to carry out.
+    /// Handles an event, and returns the action to carry out. `policy`: escalation policy of the consumer.
     pub fn handle(&mut self, event: Event, policy: &Policy) -> Action {
         match (std::mem::replace(&mut self.state, State::Done), event) {
             (State::Waiting, Event::Start) => self.go(State::Running, Action::Run),
@@ -210,8 +211,8 @@ impl Machine {
         self.stage().is_some()
     }
 
-    /// Returns the stage of a message in flight. `None`: the handler has not started, or both the handler and the
-    /// processing-timeout hook have ended.
+    /// Returns the stage of the message if it is in flight. `None`: the handler has not started, or both the handler
+    /// and the processing-timeout hook have ended.
     pub fn stage(&self) -> Option<Stage> {
         match self.state {
             State::Running => Some(Stage::Running),
@@ -221,14 +222,14 @@ impl Machine {
         }
     }
 
-    /// Returns `true` if the delivery holds a slot. A large reply outlives its sandbox, and the memory plan counts the
-    /// reply in the sandbox's memory. Therefore, the delivery holds its slot until the reply is sent.
+    /// Returns `true` if the delivery holds a slot. A large reply outlives its sandbox, but the memory plan counts the
+    /// reply as part of the sandbox's memory. Therefore, the delivery holds its slot until the reply is sent.
     pub fn holds_slot(&self) -> bool {
         let replies = self.large_reply && matches!(self.state, State::Replying(_));
         self.is_waiting() || self.is_running() || replies
     }
 
-    /// Returns `true` if the delivery waits for the queue's answer to its settlement.
+    /// Returns `true` if the delivery is waiting for the queue to answer its settlement.
     pub fn is_settling(&self) -> bool {
         matches!(self.state, State::Settling)
     }
@@ -269,8 +270,8 @@ impl Machine {
         }
     }
 
-    /// Ends the processing with this outcome. If an outcome is already known, keeps the known outcome. For example, a
-    /// message that timed out keeps the outcome "timed out", whatever the hook decides.
+    /// Sets the disposition that follows from `outcome`, and stops the heartbeat. An outcome that is already known is
+    /// kept. For example, a message that timed out keeps the outcome "timed out", whatever the hook decides.
     fn stop_heartbeat(&mut self, outcome: Outcome, policy: &Policy) -> Action {
         self.disposition = match &outcome {
             Outcome::HostLimit(..) => Policy::give_back(self.spoilt, self.jitter),
@@ -280,7 +281,8 @@ impl Machine {
         self.go(State::StoppingHeartbeat, Action::StopHeartbeat)
     }
 
-    /// Gives back a message whose handler never ran. The attempt does not count if the queue can undo attempts.
+    /// Gives back a message whose handler never ran, with this redelivery delay. The attempt does not count if the
+    /// queue can undo attempts.
     fn go_back(&mut self, outcome: Outcome, delay: Duration) -> Action {
         self.disposition = Disposition::GiveBack(delay);
         self.outcome = Some(outcome);
@@ -297,8 +299,8 @@ impl Machine {
         }
     }
 
-    /// Ends a delivery without a settlement, because its lease is lost. Keeps the handler's outcome, if there is one,
-    /// for the log.
+    /// Ends a delivery that will not be settled, because its lease is lost or its settlement failed. Keeps the
+    /// handler's outcome, if there is one, for the log.
     fn forget(&mut self) -> Action {
         self.disposition = Disposition::None;
         if self.outcome.is_none() {

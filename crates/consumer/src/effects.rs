@@ -1,4 +1,4 @@
-//! Effects of a consumer: queue calls and guests. Each effect is a task that sends one signal when it ends.
+//! Side effects of a consumer: queue calls and guest runs. Each effect is a task that sends one signal when it ends.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use hostler_telemetry::traces::Span;
 use hostler_types::State;
 use hostler_types::message::Outgoing;
 
-/// Maximum time for the processing-timeout hook, including the time to load the message body.
+/// Time limit for the processing-timeout hook, including the time to load the message body.
 const DECISION: Duration = HOOK_TIMEOUT.saturating_mul(2);
 
-/// Maximum time until the loop receives the hook's decision. Includes one second for the hook's task to start, because
-/// the task may have to wait for a thread.
+/// Maximum time until the event loop receives the hook's decision. Includes one second for the hook's task to start,
+/// because the task may have to wait for a thread.
 pub(super) const DECIDED_AFTER: Duration = DECISION.saturating_add(Duration::from_secs(1));
 
 /// Identifies a delivery within its consumer.
 pub(super) type Id = DeliveryId;
 
-/// Result of an effect.
+/// Result of an effect, or a request from an operator.
 pub(super) enum Signal {
-    /// A receive of up to `asked` messages has ended.
+    /// A receive call for up to `asked` messages has ended.
     Received { asked: usize, result: Result<Vec<Delivery>, QueueError> },
     /// A guest has ended. `None`: the guest was stopped.
     Ended { id: Id, outcome: Option<Outcome> },
@@ -57,7 +57,7 @@ pub(super) enum Signal {
 pub(super) struct Effects {
     world: Arc<World>,
     replies: Option<Replies>,
-    /// Token that ends long polls early. Cancelled when the host drains, and when an operator or the breaker pauses
+    /// Token that ends long polls early. Cancelled when the process drains, and when an operator or the breaker pauses
     /// receiving.
     pub(super) stop_polling: CancellationToken,
     spans: Option<Spans>,
@@ -77,7 +77,7 @@ struct World {
 
 impl World {
     /// Logs the output that the guest wrote during this handler call. Called on the thread that ran the guest.
-    /// `sampled`: the span of the call is exported.
+    /// `sampled`: `true` if the span of the call is exported.
     fn log_output(&self, call: &Call, sampled: bool) {
         let place = Place { trace: call.trace.as_deref(), own: sampled };
         log::output(&self.name, &call.message.id, place, &call.output.take());
@@ -97,8 +97,8 @@ impl Effects {
         }
     }
 
-    /// Starts a receive. Even if a pause has ended earlier receives, the new receive can wait for messages. The task is
-    /// never cancelled, because the received messages are leased to this process.
+    /// Starts a receive call. The call can wait for messages even if a pause has ended earlier calls. The task is never
+    /// cancelled, because the received messages are leased to this process.
     pub(super) fn receive(&mut self, request: Receive) {
         if self.stop_polling.is_cancelled() {
             self.stop_polling = CancellationToken::new();
@@ -116,7 +116,7 @@ impl Effects {
         });
     }
 
-    /// Extends leases. The new lease duration counts from `sent_at`.
+    /// Extends the leases in `heartbeat`. The new lease duration counts from `sent_at`.
     pub(super) fn extend(&self, heartbeat: Heartbeat<Id>, sent_at: Instant) {
         let Heartbeat { ids, leases, by } = heartbeat;
         let answer = self.answer(Signal::Extended { ids: ids.clone(), by, sent_at, results: Vec::new() });
@@ -126,7 +126,7 @@ impl Effects {
         });
     }
 
-    /// Settles a batch of messages by one call to the queue. `span` is the span of that call.
+    /// Settles a batch of messages with one call to the queue. `span`: span of that call.
     pub(super) fn settle(&self, batch: Vec<(Id, Settlement)>, span: Option<Span>) {
         let named = batch.into_iter().map(|(id, settlement)| ((id, Kind::of(&settlement)), settlement));
         let (ids, settlements): (Vec<_>, _) = named.unzip();
@@ -140,7 +140,7 @@ impl Effects {
         });
     }
 
-    /// Runs the handler, and logs its output. `sampled`: the span of the message is exported.
+    /// Runs the handler, and logs its output. `sampled`: `true` if the span of the message is exported.
     pub(super) fn run(&self, id: Id, call: Arc<Call>, sampled: bool) {
         let answer = self.answer(Signal::Ended { id, outcome: None });
         self.world.guests.spawn(async move {
@@ -161,7 +161,8 @@ impl Effects {
         });
     }
 
-    /// Runs the processing-timeout hook, and logs its output. `sampled`: the span of the message is exported.
+    /// Runs the processing-timeout hook, and logs its output. Without a hook, reports that there is no decision.
+    /// `elapsed`: run time of the handler. `sampled`: `true` if the span of the message is exported.
     pub(super) fn decide(&self, id: Id, call: Arc<Call>, elapsed: Duration, sampled: bool) {
         let answer = self.answer(Signal::Decided { id, outcome: None });
         if !self.world.handler.decides_timeouts() {
@@ -181,7 +182,7 @@ impl Effects {
         });
     }
 
-    /// Sends a reply. Without a channel for replies, reports success.
+    /// Sends `body` as the reply to the message of `call`. If the consumer has no reply channel, reports success.
     pub(super) fn reply(&self, id: Id, call: &Call, body: Vec<u8>) {
         let Some(replies) = self.replies.clone() else {
             self.world.signals.send(Signal::Replied { id, result: Ok(()) });
@@ -201,7 +202,8 @@ impl Effects {
         });
     }
 
-    /// Creates the answer of an effect. If the task ends without an answer, the signal `lost` is sent instead.
+    /// Creates the value through which an effect sends its signal. If the task ends without sending a signal, `lost` is
+    /// sent.
     fn answer(&self, lost: Signal) -> Answer {
         Answer { world: Arc::clone(&self.world), signal: Some(lost) }
     }
@@ -222,8 +224,8 @@ impl Effects {
     }
 }
 
-/// Returns the outcome of a message whose body could not be loaded. `limit`: the host limit that prevented the load.
-/// `None`: another cause.
+/// Returns the outcome of a message whose body could not be loaded. `limit`: host limit that prevented the loading, or
+/// `None` for another cause.
 fn unfit(fault: String, limit: Option<Limit>) -> Outcome {
     match limit {
         Some(limit) => Outcome::HostLimit(limit, fault),
@@ -231,8 +233,8 @@ fn unfit(fault: String, limit: Option<Limit>) -> Outcome {
     }
 }
 
-/// Returns the outcome of a message whose reply could not be sent. `limit`: the host limit that prevented the send.
-/// `None`: another cause.
+/// Returns the outcome of a message whose reply could not be sent. `limit`: host limit that prevented the sending, or
+/// `None` for another cause.
 fn unsent(error: &dyn Display, limit: Option<Limit>) -> Outcome {
     unfit(format!("its reply was not sent: {error}"), limit)
 }
@@ -263,8 +265,8 @@ impl Answer {
         self.signal = Some(signal);
     }
 
-    /// If the guest ran on the fast pool, sends its signal together with the signals of the guests that end next, to
-    /// wake the event loop less often. Otherwise, sends the signal at once.
+    /// If the guest ran on the fast pool, sends the signal together with those of the guests that end next, to wake the
+    /// event loop less often. Otherwise, sends the signal at once.
     async fn soon(mut self, signal: Signal) {
         self.signal = None;
         if self.world.guests.are_fast() {
@@ -283,7 +285,7 @@ impl Drop for Answer {
     }
 }
 
-/// Returns the error of a task that ended without an answer. Only a bug in hostler can cause this.
+/// Returns the error for a task that ended without an answer. Only a bug in hostler can cause this.
 fn died(task: &str) -> QueueError {
     QueueError::Unavailable(format!("the {task} ended without an answer"))
 }

@@ -33,12 +33,12 @@ use hostler_handler::Outcome;
 use hostler_queue::{Delivery, LeaseError, Limits, QueueError, Unsettled};
 use hostler_types::State;
 
-/// Maximum sleep when nothing is due.
+/// Maximum time to sleep when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Reason why the loop woke.
+/// Reason why the event loop woke up.
 enum Woken {
-    /// The phase of the host has changed. `false`: the sender was dropped, so the phase cannot change any more.
+    /// The phase has changed. `false`: the sender was dropped, so the phase cannot change any more.
     Phase(bool),
     /// The operator's pause has changed. `false`: the sender was dropped.
     Pause(bool),
@@ -53,14 +53,14 @@ pub(super) struct EventLoop {
     spans: Option<Spans>,
     signals: Arc<Signals<Signal>>,
     phase: Phase,
-    /// Unfinished deliveries, in the order of receipt. Boxed because a tree moves its values.
+    /// Unfinished deliveries, in the order of receipt. Boxed because a `BTreeMap` moves its values.
     in_hand: BTreeMap<Id, Box<InHand>>,
     next_id: Id,
     /// Number of deliveries that hold a slot: see [`Machine::holds_slot`](super::delivery::Machine::holds_slot).
     occupied: usize,
-    /// Deliveries whose guest runs, ordered by start time.
+    /// Deliveries whose guest is running, ordered by start time.
     running: BTreeSet<(Instant, Id)>,
-    /// Ends of the processing timeouts of running deliveries.
+    /// Running deliveries, ordered by the time at which they reach the processing timeout.
     deadlines: BTreeSet<(Instant, Id)>,
     leases: Leases<Id>,
     batcher: Batcher<Id>,
@@ -68,13 +68,13 @@ pub(super) struct EventLoop {
     admission: Admission<Id>,
     gate: Gate<Id>,
     spared: Spared,
-    /// Remaining commands of the current event. The last element is carried out first.
+    /// Commands still to be carried out for the current event. The last element is carried out first.
     commands: Vec<Command>,
     /// Time of the current event. The clock is read once each time the loop wakes.
     now: Instant,
     failures: Failures,
     summary: Summary,
-    /// Keeps the channel for an operator's requests open.
+    /// Keeps the channel for operator requests open.
     open: Open,
 }
 
@@ -148,8 +148,8 @@ impl EventLoop {
                 Woken::Time => {}
             }
         }
-        // From now on, nothing takes signals. A request then ends without an answer, and does not wait for the
-        // `state-changed` hooks.
+        // From here on, no signals are read. Dropping `open` ends pending requests without an answer, so that they do
+        // not wait for the `state-changed` hook.
         drop(self.open);
         tokio::select! {
             () = self.effects.all_told() => {}
@@ -159,7 +159,7 @@ impl EventLoop {
     }
 
     /// Handles everything that is due now: the end of the breaker's pause, expired leases, processing timeouts,
-    /// heartbeats, settlements and receives. Returns the time at which to query the poll schedule again.
+    /// heartbeats, settlements and receive calls. Returns the time at which to query the poll schedule again.
     fn advance(&mut self) -> Option<Instant> {
         let now = self.now;
         if let Some(change) = self.admission.breaker.tick(now) {
@@ -188,7 +188,8 @@ impl EventLoop {
         if self.phase == Phase::Running { self.poll() } else { None }
     }
 
-    /// Starts all receives that the schedule allows. Returns the time at which to query the schedule again.
+    /// Starts all receive calls that the schedule allows. Returns the time at which to query the schedule again.
+    /// `None`: after the next event.
     fn poll(&mut self) -> Option<Instant> {
         loop {
             let load = Load { occupied: self.occupied, running: self.running.len(), in_hand: self.in_hand.len() };
@@ -200,7 +201,7 @@ impl EventLoop {
         }
     }
 
-    /// Returns the next time at which something is due.
+    /// Returns the next time at which something is due. `poll_at`: time at which to query the poll schedule again.
     fn next_at(&self, poll_at: Option<Instant>) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         [self.leases.next_at(), self.batcher.next_at(), deadline, poll_at].into_iter().flatten().min()
@@ -212,7 +213,7 @@ impl EventLoop {
         }
         self.phase = phase;
         self.effects.stop_polling.cancel();
-        // A message that follows one being settled stays until that settlement has ended, and then goes back. At the
+        // A message stays while an earlier message of its group is being settled, and goes back afterwards. At the
         // deadline, no time is left to wait.
         let stays = |in_hand: &InHand| {
             phase == Phase::Draining && in_hand.machine.is_waiting() && self.follows_one_that_settles(in_hand)
@@ -228,8 +229,8 @@ impl EventLoop {
         }
     }
 
-    /// Handles signals that arrived together. Their settlements join the same batches. Updates the status after each
-    /// signal, so that no state change is missed.
+    /// Handles signals that arrived together, so that their settlements join the same batches. Updates the status after
+    /// each signal, so that no state change is missed.
     fn take_all(&mut self, came: &mut VecDeque<Signal>) {
         for (number, signal) in came.drain(..).enumerate() {
             if number > 0 {
@@ -327,7 +328,7 @@ impl EventLoop {
                 if !matches!(error, LeaseError::Unfit(_)) {
                     self.failures.failed(kind, self.now);
                 }
-                // During a drain, do not wait for the lease to end: after a release, another host can receive the
+                // During a drain, do not wait for the lease to end: after a release, another process can receive the
                 // message at once.
                 let is_in_vain = self.phase == Phase::Deadline || (self.phase == Phase::Draining && error.is_final());
                 if kind == Kind::Copy && is_in_vain && !is_lost {

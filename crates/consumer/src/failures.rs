@@ -7,7 +7,7 @@ use tokio::time::{Duration, Instant};
 use super::Spec;
 use hostler_queue::Settlement;
 
-/// Kind of call. Calls of one kind require the same permission of the queue, so they fail and succeed together.
+/// Kind of call. Calls of one kind require the same permission on the queue, so they fail and succeed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Removal of a message: an ack.
@@ -34,8 +34,8 @@ impl Kind {
     }
 }
 
-/// Maximum duration of a poll, as a part of the maximum time until an unsettled message is redelivered. Equals the SQS
-/// limit of 20 s even if this consumer polls for a shorter time, because messages may be rare.
+/// Maximum duration of a poll, as part of the maximum time until an unsettled message is redelivered. Always the SQS
+/// limit of 20 s, even if this consumer polls for a shorter time, because messages may be rare.
 const RARELY: Duration = Duration::from_secs(20);
 
 /// Consecutive failed calls of one kind.
@@ -48,8 +48,8 @@ pub struct Failing {
 }
 
 /// Failures of one consumer, by kind of call. The first successful call of a kind ends the failures of that kind. The
-/// failures of a kind also end if no further call of that kind fails within the maximum time until an unsettled message
-/// is redelivered. In that case, no message is left whose call could fail.
+/// failures of a kind also end if no call of that kind fails for the maximum time until an unsettled message is
+/// redelivered. After that time, no message is left whose call could fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Failures {
     patience: Duration,
@@ -57,7 +57,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Returns empty failures for a consumer with this configuration.
+    /// Creates an empty record of failures for a consumer with this configuration.
     pub(super) fn new(spec: &Spec) -> Self {
         let token = spec.rate_limit.map_or(Duration::ZERO, |rate| rate.per / rate.permits.max(1));
         let patience = spec.processing_timeout + 2 * spec.lease + RARELY + token;
@@ -77,8 +77,9 @@ impl Failures {
         self.kinds[kind as usize] = None;
     }
 
-    /// Returns the failures of the kind with the longest time between its first and its last failure. Ignores kinds
-    /// whose last failure is older than both `at_least` and the maximum time until an unsettled message is redelivered.
+    /// Returns the failures of the kind that has been failing for the longest time, from its first to its last failure.
+    /// Ignores kinds whose last failure is older than both `at_least` and the maximum time until an unsettled message
+    /// is redelivered.
     pub fn longest(&self, now: Instant, at_least: Duration) -> Option<Failing> {
         let lasts = self.patience.max(at_least);
         let lasting = self.kinds.iter().flatten().filter(|failing| now <= failing.last + lasts);
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(failures.longest(now, SECOND), None);
     }
 
-    /// Sending to the dead-letter queue is a separate permission.
+    /// Sending to the dead-letter queue requires a separate permission.
     #[test]
     fn acks_that_work_do_not_end_failures_of_copies() {
         use hostler_queue::Receipt;

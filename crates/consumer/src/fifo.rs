@@ -2,15 +2,16 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// Holds back all received deliveries of a group except the oldest one, which is the head of the group. `I` identifies
-/// a delivery.
+/// Gate that holds back all received deliveries of a group except the oldest one, the head of the group. `I` is the
+/// type that identifies a delivery.
 #[derive(Debug, Default)]
 pub struct Gate<I> {
     groups: HashMap<String, VecDeque<I>>,
 }
 
 impl<I: Copy + PartialEq> Gate<I> {
-    /// Adds a delivery. Must be called in the order of receipt. Returns `true` if the delivery may start at once.
+    /// Adds the delivery `id` to `group`. Must be called in the order of receipt. Returns `true` if the delivery may
+    /// start at once.
     pub fn enter(&mut self, group: &str, id: I) -> bool {
         match self.groups.get_mut(group) {
             Some(waiting) => {
@@ -24,12 +25,12 @@ impl<I: Copy + PartialEq> Gate<I> {
         }
     }
 
-    /// Returns the first delivery of a group.
+    /// Returns the first delivery of a group. `None`: the group has no deliveries.
     pub fn head(&self, group: &str) -> Option<I> {
         self.groups.get(group)?.front().copied()
     }
 
-    /// Removes a delivery that was acked. Returns the delivery that may start now, if any.
+    /// Removes the acked delivery `id` from `group`. Returns the delivery that may start now, if any.
     pub fn pass(&mut self, group: &str, id: I) -> Option<I> {
         let waiting = self.groups.get_mut(group)?;
         let was_head = waiting.front() == Some(&id);

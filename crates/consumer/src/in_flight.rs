@@ -1,27 +1,27 @@
-//! Data of the commands `hostler inflight` and `hostler cancel`: messages in flight, and requests about them. No I/O.
+//! Data for the commands `hostler inflight` and `hostler cancel`: messages in flight, and requests about them. No I/O.
 
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Identifies a delivery within its consumer. An id is never reused while the process lives. Therefore, a request about
-/// a delivery never affects a redelivery of its message.
+/// Identifies a delivery within its consumer. No id is reused during the life of the process. Therefore, a request
+/// about a delivery never affects a redelivery of its message.
 pub type DeliveryId = u64;
 
 /// Stage of a message in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The handler runs.
+    /// The handler is running.
     Running,
     /// The handler or the processing-timeout hook is being stopped.
     Stopping,
-    /// The processing timeout has passed, and the processing-timeout hook runs.
+    /// The processing timeout has passed, and the processing-timeout hook is running.
     Deciding,
 }
 
 impl Stage {
-    /// Returns the name of the stage, as operators see it.
+    /// Returns the name of the stage as shown to operators.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -50,20 +50,20 @@ pub struct InFlight {
     pub lease_left: Duration,
 }
 
-/// Answer of the consumer to a cancel request.
+/// The consumer's answer to a cancel request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancellation {
     /// The handler is being stopped. The message fails, unless the handler ended with an outcome before it was stopped.
     Stopping,
     /// The handler was already being stopped, by an earlier cancel request or for another reason.
     AlreadyStopping,
-    /// The processing timeout has passed, and the processing-timeout hook runs.
+    /// The processing timeout has passed, and the processing-timeout hook is running.
     Deciding,
     /// The delivery is not in flight, because its handler has ended or has not started.
     Ended,
 }
 
-/// Request of an operator, with the channel for its answer.
+/// Operator's request, with the channel for the answer.
 #[derive(Debug)]
 pub enum Request {
     /// List the messages in flight.

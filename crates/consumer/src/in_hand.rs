@@ -1,4 +1,4 @@
-//! Data of the event loop about one unfinished delivery. No I/O.
+//! The event loop's data about one unfinished delivery. No I/O.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use hostler_queue::Receipt;
 use hostler_telemetry::traces::{Span, SpanId, TraceId};
 use hostler_types::message::TraceContext;
 
-/// Position in a trace to which a log line belongs.
+/// Place in a trace to which a log line belongs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
     /// Trace context of the handler. `None`: no trace.
@@ -35,17 +35,19 @@ impl Place<'_> {
 pub(super) struct InHand {
     pub(super) machine: Machine,
     pub(super) call: Arc<Call>,
-    /// Receipt of the message. Moved out by the settlement, so that a message is settled at most once.
+    /// Receipt with which the message is settled. Taken by the settlement, so that a message is settled at most once.
     pub(super) receipt: Option<Receipt>,
-    /// Age of the message when it was received.
+    /// Age of the message when it was received. For a message with a start time, at most the time since that start
+    /// time.
     pub(super) queue_delay: Duration,
     pub(super) late: bool,
     pub(super) started_at: Option<Instant>,
-    /// Run time of the handler; zero if the handler never ran.
+    /// Run time of the handler. Zero if the handler never ran.
     pub(super) ran_for: Duration,
     /// Set if the last heartbeat failed. If the lease then ends, the failed heartbeat counts as the cause.
     pub(super) heartbeat_failed: bool,
-    /// Span of the message and its start time. `None`: the message is not sampled.
+    /// Span of the message, and the start time of the span. `None`: the handler has not started, or the message is not
+    /// sampled.
     pub(super) span: Option<(Span, SystemTime)>,
 }
 
@@ -55,7 +57,7 @@ impl InHand {
         &self.call.message.id
     }
 
-    /// Returns the trace position for log lines about this delivery.
+    /// Returns the place in a trace for log lines about this delivery.
     pub(super) fn place(&self) -> Place<'_> {
         Place { trace: self.call.trace.as_deref(), own: self.span.is_some() }
     }

@@ -1,6 +1,6 @@
-//! Leases: tracks the end of each lease by the local clock, and selects the leases that must be extended. No I/O.
+//! Leases: tracks the end of each lease by the local clock, and selects the leases to extend. No I/O.
 //!
-//! A deadline is a time of the monotonic clock: the start of the call that set the lease, plus the lease duration, less
+//! A deadline is a time on the monotonic clock: the start of the call that set the lease, plus the lease duration, less
 //! a margin for stopping a guest. A deadline moves only when the queue confirms the extension of that lease. Therefore,
 //! the deadline of a lease passes before the lease ends at the queue.
 
@@ -11,10 +11,10 @@ use tokio::time::{Duration, Instant};
 
 use hostler_queue::{LeaseError, LeaseHandle};
 
-/// Divisor of the lease duration. The quotient is the delay before a failed heartbeat is retried.
+/// A failed heartbeat is retried after the lease duration divided by this number.
 const RETRY_FRACTION: u32 = 10;
 
-/// Divisor of the lease duration. The quotient is the safety margin, limited to the range from [`MIN_MARGIN`] to
+/// The safety margin is the lease duration divided by this number, limited to the range from [`MIN_MARGIN`] to
 /// [`MAX_MARGIN`]. A lease counts as lost when only this margin is left before its end, because the guest must end
 /// before another receiver can get the message.
 const MARGIN_FRACTION: u32 = 20;
@@ -23,19 +23,19 @@ const MIN_MARGIN: Duration = Duration::from_millis(100);
 /// Maximum margin: see [`MARGIN_FRACTION`].
 const MAX_MARGIN: Duration = Duration::from_secs(1);
 
-/// Change in the lease of a delivery.
+/// Change to the lease or the heartbeat of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<I> {
     /// The lease is lost.
     Lost(I),
-    /// A heartbeat was in progress when a stop was requested, and has now ended.
+    /// The heartbeat that was in progress when a stop was requested has now ended.
     Stopped(I),
 }
 
-/// Leases to extend by one call, all by the same duration.
+/// Leases to extend with one call, all to the same duration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Heartbeat<I> {
-    /// Deliveries that own the leases, in the order of `leases`.
+    /// Deliveries to which the leases belong, in the order of `leases`.
     pub ids: Vec<I>,
     /// Leases to extend.
     pub leases: Vec<LeaseHandle>,
@@ -64,7 +64,7 @@ enum Beat {
     Stopped,
 }
 
-/// Leases of one consumer. `I` identifies a delivery.
+/// Leases of one consumer. `I` is the type that identifies a delivery.
 #[derive(Debug)]
 pub struct Leases<I> {
     lease: Duration,
@@ -76,12 +76,12 @@ pub struct Leases<I> {
 
 impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
     /// Creates an empty set of leases. Each lease lasts `lease`, and can be extended until `max_lease` after its
-    /// receive.
+    /// message was received.
     pub fn new(lease: Duration, max_lease: Duration) -> Self {
         Self { lease, max_lease, entries: HashMap::new(), due: BTreeSet::new(), deadlines: BTreeSet::new() }
     }
 
-    /// Adds a delivery. The queue started the lease of the delivery at `leased_at` or later.
+    /// Adds the delivery `id`, whose lease the queue started at `leased_at` or later.
     pub fn enter(&mut self, id: I, lease: LeaseHandle, leased_at: Instant) {
         let deadline = self.deadline_of(leased_at, self.lease);
         let due = leased_at + self.lease / 3;
@@ -90,8 +90,8 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         self.deadlines.insert((deadline, id));
     }
 
-    /// Returns the heartbeats that are due at `now`. Each covers up to `batch` leases, and counts as in progress until
-    /// [`Self::answered`] is called.
+    /// Returns the heartbeats that are due at `now`. Each heartbeat covers up to `batch` leases, and counts as in
+    /// progress until [`Self::answered`] is called.
     pub fn heartbeats(&mut self, now: Instant, batch: usize) -> Vec<Heartbeat<I>> {
         let mut groups: Vec<Heartbeat<I>> = Vec::new();
         let margin = self.margin();
@@ -120,8 +120,8 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         groups
     }
 
-    /// Handles the queue's answer to a heartbeat that was sent at `sent_at`. `results` has one result per delivery of
-    /// `ids`; a missing result counts as a failure.
+    /// Handles the queue's answer to a heartbeat that was sent at `sent_at`, and returns the resulting changes. `by`:
+    /// new lease duration. `results` has one result for each delivery in `ids`; a missing result counts as a failure.
     pub fn answered(
         &mut self,
         ids: &[I],
@@ -159,7 +159,7 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         changes
     }
 
-    /// Prevents further heartbeats of a delivery. Returns `true` if no heartbeat is in progress. Otherwise,
+    /// Prevents further heartbeats for a delivery. Returns `true` if no heartbeat is in progress. Otherwise,
     /// [`Self::answered`] later returns [`Change::Stopped`] or [`Change::Lost`] for the delivery, unless its lease
     /// expires first. The deadline stays in effect.
     pub fn stop(&mut self, id: I) -> bool {
@@ -199,7 +199,8 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         from + lease.saturating_sub(self.margin())
     }
 
-    /// Returns the end of a lease. `None`: the delivery was removed, or its lease has ended.
+    /// Returns the time at which the lease of a delivery counts as lost. `None`: the delivery was removed, or that time
+    /// has passed.
     pub fn deadline(&self, id: I) -> Option<Instant> {
         self.entries.get(&id).map(|entry| entry.deadline)
     }
@@ -209,7 +210,7 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         self.deadline(id).is_some_and(|end| end > now)
     }
 
-    /// Removes a finished delivery.
+    /// Removes a delivery that is finished or has lost its lease.
     pub fn remove(&mut self, id: I) {
         if let Some(entry) = self.entries.remove(&id) {
             self.deadlines.remove(&(entry.deadline, id));

@@ -4,18 +4,18 @@
 //! |---|---|---|
 //! | `delivery` | state machine of one delivery: events in, actions out | none |
 //! | `policy` | escalation policy: from the outcome of a message to its disposition | none |
-//! | `leases` | ends of leases, and the heartbeats that extend leases | none |
+//! | `leases` | deadlines of leases, and the heartbeats that extend leases | none |
 //! | `fifo` | releases the messages of each FIFO group one at a time | none |
 //! | `settle` | gathers settlements into batches | none |
 //! | `breaker` | pauses receiving while too many messages fail | none |
-//! | `admission` | accepts or refuses messages, by the operator's pause and the breaker | none |
+//! | `admission` | accepts or refuses messages, depending on the operator's pause and the breaker | none |
 //! | `failures` | settlements and lease extensions that keep failing, and the time of the first failure | none |
 //! | `spared` | attempts that do not count, because a host limit ended them | none |
-//! | `poll_schedule` | when to receive, and how many messages | none |
-//! | `in_hand` | data of the loop about one delivery | none |
-//! | `in_flight` | data of `hostler inflight` and `hostler cancel` | none |
+//! | `poll_schedule` | decides when to receive, and how many messages to request | none |
+//! | `in_hand` | the loop's data about one delivery | none |
+//! | `in_flight` | data for `hostler inflight` and `hostler cancel` | none |
 //! | `event_loop` | turns signals and deadlines into events, and drives all of the above | through `effects` |
-//! | `event_loop/deliveries` | handles each delivery, from its receive to its end | through `effects` |
+//! | `event_loop/deliveries` | handles each delivery, from receipt to completion | through `effects` |
 //! | `event_loop/groups` | keeps the order of messages within each FIFO group | through `effects` |
 //! | `event_loop/report` | reports deliveries and the consumer's state | log, metrics, spans, status |
 //! | `event_loop/pause` | stops and resumes receiving | through `effects` |
@@ -25,8 +25,8 @@
 //! | `changes` | delivers state changes to the `state-changed` hook | through the handler |
 //! | `effects` | queue calls and guests, each answered with a signal | queue, handler |
 //! | `status` | status of the consumer for the health file | none |
-//! | `log` | one log line per message, and the output of guests | log |
-//! | `spans` | spans of receives, messages and settle calls | traces |
+//! | `log` | one log line per message, and the guests' output | log |
+//! | `spans` | spans of receive calls, messages and settle calls | traces |
 //!
 //! Everything except guests runs on the control thread. Therefore, the state of the loop needs no locks, and no guest
 //! can delay a heartbeat.
@@ -74,14 +74,15 @@ use hostler_telemetry::metrics::ConsumerMetrics;
 use hostler_telemetry::traces::Traces;
 use hostler_types::Rate;
 
-/// Phase of the host.
+/// Phase of the hostler process, from normal operation to the end of the shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// The consumer receives and processes messages.
     Running,
-    /// The consumer receives nothing more, gives back messages that have not started, and lets running handlers finish.
+    /// The consumer receives nothing more, gives back messages whose handlers have not started, and lets running
+    /// handlers finish.
     Draining,
-    /// The consumer stops the handlers that still run, and releases their messages.
+    /// The consumer stops the handlers that are still running, and releases their messages.
     Deadline,
 }
 
@@ -96,14 +97,14 @@ pub struct Spec {
     pub ordered: bool,
     /// Maximum number of messages that are processed at the same time.
     pub concurrency: usize,
-    /// Duration of a lease, for each receive and each extension.
+    /// Lease duration that each receive call and each extension requests.
     pub lease: Duration,
     /// Maximum run time of the handler for one message.
     pub processing_timeout: Duration,
     /// Maximum age of a message when it is received. An older message counts as late.
     pub delay_tolerance: Duration,
-    /// Maximum time for a poll to wait for a message. This time is well below the health check's timeout. It is also
-    /// below the shutdown grace, because a shutdown may have to wait for a poll in progress.
+    /// Maximum time that a poll waits for a message. It is well below the health check's timeout. It is also below the
+    /// shutdown grace, because a shutdown may have to wait for a poll in progress.
     pub longest_poll: Duration,
     /// Maximum rate at which messages are received. `None`: unlimited.
     pub rate_limit: Option<Rate>,
@@ -112,11 +113,11 @@ pub struct Spec {
     /// Settings of the breaker, which pauses receiving while too many messages fail. `None`: the consumer has no
     /// breaker.
     pub breaker: Option<config::Breaker>,
-    /// Maximum number of bytes of a guest's output to keep for the log, per message.
+    /// Maximum number of bytes of guest output to keep for the log, per message.
     pub output: usize,
 }
 
-/// A consumer with its queue, its handler and everything else that it uses.
+/// A consumer: its configuration, its queue, its handler and everything else that it uses.
 pub struct Consumer {
     /// Configuration of the consumer.
     pub spec: Spec,
@@ -126,7 +127,7 @@ pub struct Consumer {
     pub handler: Arc<dyn Handler>,
     /// Channel for replies. `None`: a reply counts as an ack.
     pub replies: Option<Replies>,
-    /// Runtimes on which guests run.
+    /// Thread pools on which guests run.
     pub guests: Pools,
     /// Handle through which the consumer publishes its status.
     pub status: StatusHandle,
@@ -134,12 +135,12 @@ pub struct Consumer {
     pub metrics: Option<ConsumerMetrics>,
     /// Source of the consumer's spans. `None`: tracing is disabled.
     pub traces: Option<Traces>,
-    /// `true` while an operator pauses the consumer. A paused consumer receives nothing, gives back messages that have
-    /// not started, and finishes running messages.
+    /// `true` while an operator pauses the consumer. A paused consumer receives nothing, gives back messages whose
+    /// handlers have not started, and finishes running messages.
     pub pause: watch::Receiver<bool>,
-    /// Source of an operator's requests to list messages in flight or to cancel one.
+    /// Source of operator requests to list the messages in flight or to cancel a delivery.
     pub requests: Requests,
-    /// Cancelled when a processing timeout requires the whole host to exit.
+    /// Cancelled when a processing timeout requires the whole process to exit.
     pub exit: CancellationToken,
 }
 
@@ -153,16 +154,17 @@ pub struct Summary {
     /// Number of started messages that were already older than the delay tolerance when the consumer received them.
     pub late: u64,
     /// Number of messages that were released because the drain deadline stopped their handler, or because their move to
-    /// the dead-letter queue failed in a drain.
+    /// the dead-letter queue failed during a drain.
     pub abandoned: u64,
-    /// Set if the consumer ended because the queue refused every receive since the start. Contains the queue's error
-    /// text.
+    /// Set if the consumer ended because the queue had refused every receive call since the start. Contains an error
+    /// message with the queue's reason.
     pub refused: Option<String>,
 }
 
 impl Consumer {
     /// Runs the consumer until `phase` requests a drain. After the request, returns when every delivery is settled or
-    /// has lost its lease. If the queue refuses all receives from the start, returns early: see [`Summary::refused`].
+    /// has lost its lease. Returns early if the queue refuses all receive calls from the start: see
+    /// [`Summary::refused`].
     ///
     /// The initial value of `phase` counts as [`Phase::Running`]; only changes are handled. A dropped sender counts as
     /// [`Phase::Deadline`].

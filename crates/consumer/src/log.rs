@@ -1,4 +1,4 @@
-//! Log of a consumer: one line per message, and the output of guests. Never contains a message body.
+//! Log lines of a consumer: one line per message, and the guests' output. Message bodies are never logged.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use hostler_handler::{Captured, Excerpt, Outcome};
 use hostler_telemetry::GUEST;
 use hostler_types::printable::shortened;
 
-/// Maximum number of bytes of the reason in a log line. The dead letter contains the full reason.
+/// Maximum length in bytes of the reason in a log line. The dead letter contains the full reason.
 const MAX_REASON: usize = 1024;
 
 /// Logs a finished message.
@@ -35,14 +35,14 @@ pub(super) fn settled(spec: &Spec, in_hand: &InHand) {
     );
 }
 
-/// Logs that a message was received too early, and was therefore hidden again until the time at which it may start.
+/// Logs that a message was received too early, and therefore was hidden again until the time at which it may start.
 pub(super) fn not_due(spec: &Spec, in_hand: &InHand) {
     let (consumer, message_id) = (&*spec.name, in_hand.message_id());
     let delay_seconds = in_hand.machine.disposition().delay().map(|delay| milliseconds(delay) / 1_000.0);
     tracing::debug!(consumer, message_id, delay_seconds, "not due yet: hidden again");
 }
 
-/// Returns the reason for the disposition of a message. `None`: no reason.
+/// Returns the reason for the disposition of a message. `None`: there is no reason to report.
 pub(super) fn reason(outcome: &Outcome, disposition: &Disposition) -> Option<String> {
     if let Disposition::DeadLetter(why) = disposition { Some(why.clone()) } else { outcome.reason() }
 }
@@ -64,8 +64,8 @@ pub(super) fn breaker(spec: &Spec, change: Change) {
     }
 }
 
-/// Logs the output of a guest, one log line per output line, up to a limit. Called on the thread that ran the guest. A
-/// log line costs about a microsecond, which is too much for the control thread.
+/// Logs the output of a guest: one log line per output line, up to a limit. Called on the thread that ran the guest,
+/// because a log line costs about a microsecond, which is too much for the control thread.
 pub(super) fn output(consumer: &str, message_id: &str, trace: Place<'_>, captured: &Captured) {
     let tell = |(stream, line)| {
         let (trace_id, span_id) = (trace.trace_id(), trace.span_id());

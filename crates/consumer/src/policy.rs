@@ -9,7 +9,7 @@ use hostler_types::Backoff;
 /// Maximum delay of a release (SQS limit: visibility timeout of 12 hours).
 const MAX_RELEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Delays before the redelivery of a message whose attempt ended because of a host limit.
+/// Delays before a message is redelivered after a host limit ended its attempt.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Disposition of a message on its queue.
@@ -24,12 +24,12 @@ pub enum Disposition {
     GiveBack(Duration),
     /// Move the message to the dead-letter queue, with this reason.
     DeadLetter(String),
-    /// Do nothing, because the lease is lost.
+    /// Do not settle the message, because its lease is lost or its settlement failed.
     None,
 }
 
 impl Disposition {
-    /// Returns the name for logs, metrics and spans.
+    /// Returns the name of the disposition in logs, metrics and spans.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ack => "ack",
@@ -53,20 +53,20 @@ impl Disposition {
 pub struct Policy {
     /// Settings for the escalation of failed attempts.
     pub retry: Retry,
-    /// Treatment of a processing timeout.
+    /// Action after a processing timeout.
     pub on_processing_timeout: OnProcessingTimeout,
     /// Set if the consumer has a dead-letter queue.
     pub dead_letter: bool,
 }
 
 impl Policy {
-    /// Returns the maximum number of attempts for a message.
+    /// Returns the maximum number of attempts per message.
     pub fn attempts(&self) -> u32 {
         self.retry.requeues.saturating_add(self.retry.delays).saturating_add(1)
     }
 
-    /// Returns the disposition for the outcome of the given attempt (1 is the first). `jitter`: random number from 0 to
-    /// 1. It spreads a retry's delay between zero and the maximum (full jitter).
+    /// Returns the disposition for the outcome of this attempt; attempt 1 is the first. `jitter`: random number from 0
+    /// to 1, which spreads a retry's delay between zero and the maximum (full jitter).
     pub fn disposition(&self, outcome: &Outcome, attempt: u32, jitter: f64) -> Disposition {
         let reason = || outcome.reason().unwrap_or_else(|| "the handler asked for a retry".into());
         match outcome {
@@ -92,9 +92,8 @@ impl Policy {
         Disposition::GiveBack(REST.rest(times, jitter))
     }
 
-    /// Returns the disposition after a failed attempt. After each of the first attempts, releases the message with a
-    /// fixed delay. After each of the next attempts, releases the message with a delay that doubles. After the last
-    /// attempt, moves the message to the dead-letter queue.
+    /// Returns the disposition after a failed attempt. The first attempts lead to a release with a fixed delay, and the
+    /// next attempts to a release with a delay that doubles. The last attempt leads to a move to the dead-letter queue.
     fn escalate(&self, reason: String, attempt: u32, jitter: f64) -> Disposition {
         let retry = &self.retry;
         if attempt <= retry.requeues {
@@ -112,8 +111,8 @@ impl Policy {
         self.dead_letter(format!("{reason} (gave up after {attempt} {times})"))
     }
 
-    /// Returns a move to the dead-letter queue. If there is no dead-letter queue, returns a release with the maximum
-    /// delay of the escalation policy.
+    /// Returns [`Disposition::DeadLetter`] with this reason. If there is no dead-letter queue, returns a release with
+    /// the maximum delay of the escalation policy.
     fn dead_letter(&self, reason: String) -> Disposition {
         if self.dead_letter { Disposition::DeadLetter(reason) } else { Disposition::Release(self.retry.max_delay) }
     }

@@ -1,9 +1,10 @@
-//! Poll schedule: decides when to receive, and how many messages. Also tracks the reason why no receive starts, and the
-//! time of the last change of that reason. No I/O.
+//! Poll schedule: decides when to start a receive call, and how many messages to request. Also tracks why no receive
+//! call starts, and when that reason last changed. No I/O.
 //!
-//! After each event, the loop queries the schedule and starts the returned receive. The loop repeats this until the
-//! schedule returns no receive. The start and the size of a receive are limited by free slots, unsettled messages, the
-//! rate limit, the admission, receives in progress, the delay after an error, and the wait for several free slots.
+//! After each event, the event loop asks the schedule for the next step. While the next step is a receive call, the
+//! loop starts the call and asks again. Whether a call starts, and with how many messages, depends on the numbers of
+//! free slots and unsettled messages, the rate limit, the operator's pause, the breaker, the calls in progress, and the
+//! delay after an error. A busy consumer also waits until several slots are free.
 
 use tokio::time::{Duration, Instant};
 
@@ -13,20 +14,20 @@ use super::status::Status;
 use hostler_queue::{Limits, Receive};
 use hostler_types::{Backoff, Bucket};
 
-/// Delays after failed receives.
+/// Delays after failed receive calls.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(20));
 
-/// Minimum time between the first refused receive and the refused receive after which the consumer gives up. A queue
-/// that was just created may not yet be known to all servers of the queue service.
+/// Minimum time for which receive calls must have been refused before the consumer gives up. A queue that was just
+/// created may not yet be known to all servers of the queue service.
 const CERTAIN: Duration = Duration::from_secs(3);
 
-/// Period after the start in which refusals can end the consumer. Later refusals are retried.
+/// Period after the start in which refused receive calls can end the consumer. Later refusals are retried.
 const START: Duration = Duration::from_secs(30);
 
-/// Next step of the loop.
+/// Next step of the event loop.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Receive now, and query the schedule again.
+    /// Start this receive call, and query the schedule again.
     Receive(Receive),
     /// Query the schedule again at this time, or after the next event if an event comes first.
     At(Instant),
@@ -34,40 +35,42 @@ pub(super) enum Next {
     Event,
 }
 
-/// Numbers of deliveries of a consumer.
+/// Counts of a consumer's deliveries, by state.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     /// Number of deliveries that hold a slot.
     pub(super) occupied: usize,
-    /// Number of deliveries whose guest runs.
+    /// Number of deliveries whose guest is running.
     pub(super) running: usize,
     /// Number of unfinished deliveries.
     pub(super) in_hand: usize,
 }
 
-/// Result of the last receive.
+/// Result of the last receive call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Brought {
-    /// No receive has ended yet, or only the first receive has ended, without messages. The first receive does not wait
+    /// No receive call has ended yet, or only the first one has ended, without messages. The first call does not wait
     /// for messages, so its empty result does not mean that the queue is empty.
     Unknown,
-    /// The last receive returned no messages, or failed.
+    /// The last receive call returned no messages, or failed.
     Nothing,
-    /// The last receive returned messages, so the queue may contain enough messages for several simultaneous receives.
+    /// The last receive call returned messages, so the queue may contain enough messages for several calls at the same
+    /// time.
     Messages,
 }
 
-/// Reason why no receive starts. The delay after an error and a wait for settlements count as [`Self::Free`], because
-/// they do not excuse a consumer that does not poll.
+/// Reason why no receive call starts. The delay after an error and a wait for settlements count as [`Self::Free`],
+/// because they do not excuse a consumer that does not poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// No reason, or a receive is in progress.
+    /// No reason, or a receive call is in progress.
     Free,
-    /// All slots are taken, but no handler runs. Either a hook decides, or followers of a FIFO group wait for their
-    /// head. Both waits are bounded, so they do not excuse a consumer that does not poll.
+    /// All slots are taken, but no handler is running. Either the processing-timeout hook is deciding, or messages are
+    /// waiting for the first message of their FIFO group. Both waits are bounded, so they do not excuse a consumer that
+    /// does not poll.
     Taken,
     /// The consumer is not required to poll, because it is paused, the breaker is open, the rate limit is exhausted, or
-    /// handlers run in all slots.
+    /// handlers are running in all slots.
     Held,
 }
 
@@ -80,20 +83,20 @@ pub(super) struct PollSchedule {
     lease: Duration,
     wait: Duration,
     bucket: Option<Bucket>,
-    /// Maximum number of messages for one receive.
+    /// Maximum number of messages for one receive call.
     batch: usize,
     under_way: usize,
-    /// Number of slots reserved for receives in progress.
+    /// Number of slots reserved for receive calls in progress.
     promised: usize,
     brought: Brought,
     /// Number of consecutive failed receives.
     failures: u32,
     rest_until: Option<Instant>,
-    /// Time from which a busy consumer waits for more free slots, to request a full batch. At this time, a receive
-    /// could have started with fewer messages.
+    /// Time since which a busy consumer has been waiting for more free slots, to request a full batch. At that time, a
+    /// receive call could have started with fewer messages.
     gathering_since: Option<Instant>,
     started_at: Instant,
-    /// Time of the first refused receive. Used only until a receive has succeeded.
+    /// Time of the first refused receive call. Used only until a receive call has succeeded.
     refused_since: Option<Instant>,
     last_poll_at: Option<Instant>,
     hold: Hold,
@@ -103,9 +106,9 @@ pub(super) struct PollSchedule {
 impl PollSchedule {
     /// Creates the schedule of a consumer that starts at `now`, for a queue with these limits.
     ///
-    /// A receive from an ordered queue may return several messages of one group. The messages that follow the first may
-    /// have to go back, although their receive count has increased. Therefore, the schedule starts with receives of one
-    /// message. The batch grows by one message after each receive in which no group occurs twice.
+    /// A receive call to an ordered queue may return several messages of one group. The messages after the first may
+    /// have to go back, although their receive count has increased. Therefore, the schedule starts with calls for one
+    /// message. The batch grows by one message after each call that returns no group twice.
     pub(super) fn new(spec: &Spec, limits: Limits, now: Instant) -> Self {
         Self {
             limits,
@@ -129,7 +132,7 @@ impl PollSchedule {
         }
     }
 
-    /// Returns the next step at `now`. If the step is a receive, that receive counts as in progress from now on.
+    /// Returns the next step at `now`. If the step is a receive call, the call counts as in progress from now on.
     pub(super) fn next<I: Copy + PartialEq>(&mut self, load: Load, admission: &Admission<I>, now: Instant) -> Next {
         let tokens = self.bucket.as_mut().map_or(usize::MAX, |bucket| bucket.available(now));
         let room = admission.room(self.promised).min(tokens);
@@ -138,15 +141,15 @@ impl PollSchedule {
                 bucket.take(max);
             }
             self.promised += max;
-            // The first receive does not wait for messages, to find out at once whether the queue refuses it.
+            // The first receive call does not wait for messages, to find out at once whether the queue refuses it.
             let wait = if self.last_poll_at.is_some() { self.wait } else { Duration::ZERO };
             return Next::Receive(Receive { max, wait, lease: self.lease });
         }
         self.observe(self.hold(load, admission.is_shut(), room), now);
         let gathered = self.gathering_since.map(|since| since + self.limits.settle_linger);
         let token = self.bucket.as_ref().and_then(Bucket::next_at).map(Instant::from);
-        // Only future times matter. If a time has passed and no receive has started, something else prevents the
-        // receive.
+        // Only future times matter. If a time has passed and no receive call has started, something else prevents the
+        // call.
         let ahead = [self.rest_until.or(gathered), token, admission.breaker.next_at()]
             .into_iter()
             .flatten()
@@ -155,15 +158,15 @@ impl PollSchedule {
     }
 
     /// Returns the number of messages that the consumer can accept. A slot is free once its guest has ended. A separate
-    /// limit for the number of unfinished deliveries may permit fewer messages than there are free slots.
+    /// limit on the number of unfinished deliveries may permit fewer messages than there are free slots.
     fn free(&self, load: Load) -> usize {
         let slots = self.concurrency.saturating_sub(load.occupied + self.promised);
         let most = 2 * self.concurrency + self.limits.settle_batch;
         slots.min(most.saturating_sub(load.in_hand + self.promised))
     }
 
-    /// Starts a receive, if one may start, and returns the number of messages to request. A call costs the same for one
-    /// message as for a full batch, so a busy consumer waits for several free slots.
+    /// Starts a receive call, if one may start, and returns the number of messages to request. A call costs the same
+    /// for one message as for a full batch, so a busy consumer waits until several slots are free.
     fn begin(&mut self, free: usize, now: Instant) -> Option<usize> {
         if self.rest_until.is_some_and(|until| now < until) {
             return None;
@@ -195,15 +198,16 @@ impl PollSchedule {
         }
     }
 
-    /// Records the reason why no receive starts. If the reason has changed, records `now` as the time of the change.
+    /// Records the reason why no receive call starts. If the reason has changed, records `now` as the time of the
+    /// change.
     fn observe(&mut self, hold: Hold, now: Instant) {
         if std::mem::replace(&mut self.hold, hold) != hold {
             self.could_poll_since = Some(now);
         }
     }
 
-    /// Records that a receive for `asked` messages returned `count` messages. `followers`: number of these messages
-    /// that wait for an earlier message of their group.
+    /// Records that a receive call for `asked` messages returned `count` messages. `followers`: number of these
+    /// messages that wait for an earlier message of their group.
     pub(super) fn received(&mut self, asked: usize, count: usize, followers: usize, now: Instant) {
         self.answered(asked, count);
         if self.ordered && count > 0 {
@@ -218,13 +222,13 @@ impl PollSchedule {
         self.failures = 0;
     }
 
-    /// Records that a receive for `asked` messages failed. `refused`: the queue does not permit the receive. `random`:
-    /// number from 0 to 1. Returns the delay before the next receive, and `true` if the consumer must give up because
-    /// the queue has refused all receives since the start.
+    /// Records that a receive call for `asked` messages failed. `refused`: `true` if the queue does not permit the
+    /// call. `random`: number from 0 to 1. Returns the delay before the next call, and `true` if the consumer must give
+    /// up because the queue has refused all calls since the start.
     pub(super) fn failed(&mut self, asked: usize, refused: bool, now: Instant, random: f64) -> (Duration, bool) {
         self.answered(asked, 0);
         self.brought = Brought::Nothing;
-        // Failures of simultaneous receives count as one failure.
+        // Failures of simultaneous calls count as one failure.
         let rest = match self.rest_until.filter(|until| now < *until) {
             Some(until) => until - now,
             None => {
@@ -251,26 +255,26 @@ impl PollSchedule {
         }
     }
 
-    /// Records that a received message is not due yet and goes back. Its token returns to the rate limit.
+    /// Records that a received message is not due yet and goes back. The message does not count toward the rate limit.
     pub(super) fn not_due(&mut self) {
         if let Some(bucket) = &mut self.bucket {
             bucket.give_back(1);
         }
     }
 
-    /// Returns the number of receives in progress.
+    /// Returns the number of receive calls in progress.
     pub(super) fn under_way(&self) -> usize {
         self.under_way
     }
 
-    /// Returns `true` if the last receive failed or returned no messages. Returns `false` if only the first receive has
-    /// ended, without messages, because that receive did not wait for messages.
+    /// Returns `true` if the last receive call failed or returned no messages. Returns `false` if only the first call
+    /// has ended, without messages, because that call did not wait for messages.
     pub(super) fn is_idle(&self) -> bool {
         self.brought == Brought::Nothing
     }
 
-    /// Writes the time of the last poll to the status. Also writes whether the consumer is not required to poll, and
-    /// the time of the last change of the reason why no receive starts.
+    /// Writes to the status the time of the last poll, whether the consumer is not required to poll, and the time of
+    /// the last change of the reason why no receive call starts.
     pub(super) fn show(&self, status: &mut Status) {
         status.last_poll_at = self.last_poll_at;
         status.could_poll_since = self.could_poll_since;
@@ -315,7 +319,7 @@ mod tests {
         }
     }
 
-    /// A schedule with its other inputs.
+    /// A schedule, with the other inputs that it needs.
     struct Bench {
         schedule: PollSchedule,
         load: Load,
@@ -340,7 +344,7 @@ mod tests {
             self.schedule.next(self.load, &self.admission, self.now)
         }
 
-        /// Returns the number of messages of the receive that starts now, if any.
+        /// Returns the number of messages that the receive call that starts now requests, if any.
         fn asks(&mut self) -> Option<usize> {
             if let Next::Receive(request) = self.after(Duration::ZERO) { Some(request.max) } else { None }
         }
@@ -442,7 +446,7 @@ mod tests {
         assert!(matches!(bench.after(SECOND), Next::Receive(Receive { max: 4, .. })));
         bench.received(4, 1, 0);
         assert_eq!((bench.asks(), bench.asks()), (Some(3), None));
-        // Messages beyond the requested number are charged later.
+        // Messages beyond the requested number count toward the rate limit later.
         bench.received(3, 5, 0);
         assert_eq!(bench.after(SECOND / 2), Next::At(bench.now + SECOND / 4 + Duration::from_millis(1)));
         assert!(matches!(bench.after(SECOND / 2), Next::Receive(Receive { max: 2, .. })));
@@ -489,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_refuses_from_the_start_is_given_up_and_no_other() {
-        // Receives one second apart. R: refused. F: failed otherwise. S: succeeded.
+        // Receive calls one second apart. R: refused. F: failed otherwise. S: succeeded.
         let gives_up = |receives: &str| {
             let mut bench = Bench::with_slots(64);
             let mut gives_up = false;

@@ -1,4 +1,4 @@
-//! Requests of an operator to one consumer. Requests arrive as signals, so they cost nothing while there are none.
+//! Operator requests to one consumer. Requests arrive as signals, so they cost nothing while there are none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,11 @@ use super::effects::Signal;
 use super::in_flight::{Cancellation, DeliveryId, InFlight, Request};
 use super::signals::Signals;
 
-/// Sends requests to a consumer's event loop. One clone belongs to the consumer, and every other clone sends to that
-/// consumer.
+/// Sends requests to a consumer's event loop. One clone belongs to the consumer, and all other clones send requests to
+/// that consumer.
 ///
-/// If the consumer has not started or has ended, the answer's channel closes without an answer. In both cases, the
-/// consumer has no message in flight.
+/// If the consumer has not started or has ended, the channel for the answer closes without an answer. In both cases,
+/// the consumer has no messages in flight.
 #[derive(Clone, Default)]
 pub struct Requests {
     signals: Arc<Signals<Signal>>,
@@ -29,7 +29,7 @@ impl Requests {
         answered
     }
 
-    /// Requests the cancellation of a delivery. If the event loop handles the request after `until`, the loop cancels
+    /// Requests the cancellation of a delivery. If the event loop handles the request after `until`, it cancels
     /// nothing, and closes the returned channel without an answer.
     pub fn cancel(&self, delivery: DeliveryId, until: Instant) -> Receiver<Cancellation> {
         let (answer, answered) = sync_channel(1);
@@ -59,7 +59,7 @@ impl Requests {
     }
 }
 
-/// Accepts requests as long as it exists. Dropping it closes the channels of all pending answers.
+/// Accepts requests as long as this value exists. Dropping it closes the channels of all pending answers.
 pub(super) struct Open(Requests);
 
 impl Drop for Open {

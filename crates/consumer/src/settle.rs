@@ -8,10 +8,10 @@ use super::failures::Kind;
 use hostler_queue::{Limits, Settlement};
 use hostler_types::Backoff;
 
-/// Delays before a settlement is retried after a temporary failure.
+/// Delays before retries of a settlement that failed temporarily.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
-/// A pending settlement. `I` identifies its delivery.
+/// A pending settlement. `I` is the type that identifies its delivery.
 #[derive(Debug)]
 struct Waiting<I> {
     id: I,
@@ -29,8 +29,8 @@ pub struct Batcher<I> {
     waiting: VecDeque<Waiting<I>>,
     /// Earliest `due` of the settlements in `waiting`.
     due: Option<Instant>,
-    /// Settlements that failed temporarily, ordered by the time of their retry. At that time, each settlement moves
-    /// back to `waiting`.
+    /// Settlements that failed temporarily, ordered by the time of their retry. At that time, a settlement moves back
+    /// to `waiting`.
     resting: VecDeque<(Instant, Waiting<I>)>,
     /// Consecutive failures, counted separately for each [`Kind`], because one kind may fail while another kind
     /// succeeds.
@@ -62,8 +62,8 @@ impl<I: Copy + PartialEq> Batcher<I> {
         }
     }
 
-    /// Adds a settlement. `lease_ends`: end of the delivery's lease. The settlement is sent before that time, even if
-    /// the batch is not full.
+    /// Adds the settlement of the delivery `id`. `lease_ends`: end of the delivery's lease. The settlement is sent
+    /// before that time, even if the batch is not full.
     #[inline]
     pub fn push(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
         let lingered = now + self.linger;
@@ -78,8 +78,8 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.waiting.push_back(waiting);
     }
 
-    /// Schedules the retry of a settlement that failed temporarily. The delay grows with the consecutive failures of
-    /// the same kind. The delay is at most half of the remaining lease, but at least 200 ms.
+    /// Schedules the retry of a settlement that failed temporarily. The delay grows with each consecutive failure of
+    /// the same kind. It is at most half of the remaining lease, but at least 200 ms.
     pub fn retry(&mut self, id: I, settlement: Settlement, now: Instant, lease_ends: Option<Instant>) {
         // Failures in the same answer count as one failure.
         let streak = &mut self.streaks[Kind::of(&settlement) as usize];
@@ -117,8 +117,8 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.len() < before
     }
 
-    /// Returns the next batch, if one must be sent at `now`. `more_to_come`: more settlements may join the batch,
-    /// because handlers are running.
+    /// Returns the next batch, if one must be sent at `now`. `more_to_come`: `true` if more settlements may join the
+    /// batch, because handlers are running.
     pub fn next(&mut self, now: Instant, more_to_come: bool) -> Option<Vec<(I, Settlement)>> {
         while self.resting.front().is_some_and(|(at, _)| *at <= now) {
             self.resting.pop_front().into_iter().for_each(|(_, waiting)| self.wait(waiting));
@@ -139,7 +139,7 @@ impl<I: Copy + PartialEq> Batcher<I> {
         self.waiting.iter().map(|waiting| waiting.due).min()
     }
 
-    /// Records that a sent batch was answered.
+    /// Records that the queue has answered a batch.
     pub fn answered(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }

@@ -1,9 +1,10 @@
-//! Signals to the event loop. A signal is sent at once, or together with signals that follow shortly after.
+//! Signals to the event loop. A signal is sent either at once, or together with signals that follow shortly after it.
 //!
 //! Waking the thread of the event loop costs more than handling the end of a guest. Guests that start together also end
 //! shortly after one another. Therefore, a worker thread that has more guests to run delays the wake-up. The worker
-//! wakes the loop when no guest is left to run, or when the worker checks its timers. This delays a signal by a few
-//! guests at most, each of which runs for at most one epoch tick. A channel would wake the loop for the first guest.
+//! wakes the loop when it has no guest left to run, or when it checks its timers. This delays a signal by a few guests
+//! at most, each of which runs for at most one epoch tick. A channel would wake the loop as soon as the first guest
+//! ends.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Pending signals for one event loop. `S` is the type of a signal.
+/// Pending signals for one event loop. `S` is the type of the signals.
 #[derive(Debug)]
 pub(super) struct Signals<S> {
     waiting: Mutex<VecDeque<S>>,

@@ -1,8 +1,9 @@
-//! Spans of one consumer: one span for each receive that returned messages, each message, and each settle call.
+//! Spans of one consumer: one span for each receive call that returned messages or failed, for each message, and for
+//! each settle call.
 //!
-//! The span of a message has the producer's span as its parent, and a link to it. The span of a receive or settle call
-//! can concern several messages, so it has a link for each message. The settle call of a single message belongs to the
-//! trace of that message. If no message of a call is sampled, the span of the call is not sampled.
+//! The span of a message has the producer's span as its parent, and also links to it. The span of a receive or settle
+//! call can concern several messages, so it has a link for each message. The settle call of a single message belongs to
+//! the trace of that message. If no message of a call is sampled, the span of the call is not sampled.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,7 +15,7 @@ use hostler_telemetry::metrics::names::{DISPOSITION, OUTCOME};
 use hostler_telemetry::traces::{Beginning, KeyValue, Operation, Span, SpanContext, Traces, attribute};
 use hostler_types::message::{Message, TraceContext};
 
-/// Number of the delivery attempt; 1 is the first.
+/// Attribute with the number of the delivery attempt; 1 is the first.
 const ATTEMPT: &str = "hostler.attempt";
 
 /// Creates the spans of one consumer.
@@ -41,7 +42,8 @@ impl Spans {
         span
     }
 
-    /// Records the span of a completed receive. A receive without messages has no span.
+    /// Records the span of a receive call that started at `since` and has ended. A call that returned no messages has
+    /// no span.
     pub(super) fn received(&self, since: SystemTime, result: &Result<Vec<Delivery>, QueueError>) {
         let messages: &[Delivery] = match result {
             Ok(messages) if messages.is_empty() => return,
@@ -61,7 +63,7 @@ impl Spans {
         }
     }
 
-    /// Starts the span of a message. Returns the span and the trace context for the handler.
+    /// Starts the span of a message. Returns the span and the trace context in which the handler runs.
     pub(super) fn process(&self, message: &Message, attempt: u32) -> (Span, Option<Arc<TraceContext>>) {
         let parent = produced(message);
         let beginning = Beginning { parent, links: parent.into_iter().cloned().collect(), since: None };
@@ -79,8 +81,8 @@ impl Spans {
         (span, trace)
     }
 
-    /// Starts the span of a settle call. `batch`: the handler calls of the messages to settle. Returns `None` if none
-    /// of these messages is sampled.
+    /// Starts the span of a settle call. `batch`: handler calls of the messages to settle. Returns `None` if none of
+    /// these messages is sampled.
     pub(super) fn settle(&self, batch: &[&Call]) -> Option<Span> {
         if !is_wanted(batch.iter().map(|call| ran_in(call))) {
             return None;
@@ -96,12 +98,12 @@ impl Spans {
     }
 }
 
-/// Returns the span in which the handler of this call ran.
+/// Returns the span in which the handler ran during this call.
 fn ran_in(call: &Call) -> Option<&SpanContext> {
     call.trace.as_ref().map(|trace| trace.span())
 }
 
-/// Ends the span of a settle call.
+/// Ends the span of a settle call. Marks it as failed if any message was not settled.
 pub(super) fn settled(mut span: Span, results: &[Result<(), Unsettled>]) {
     let failed = results.iter().filter_map(|result| result.as_ref().err()).collect::<Vec<_>>();
     if let Some(first) = failed.first() {
@@ -109,7 +111,7 @@ pub(super) fn settled(mut span: Span, results: &[Result<(), Unsettled>]) {
     }
 }
 
-/// Ends the span of a message. `since` is the start of the handler and `took` its run time.
+/// Ends the span of a message. `since`: start time of the handler. `took`: run time of the handler.
 pub(super) fn processed(
     mut span: Span,
     (since, took): (SystemTime, Duration),
@@ -124,7 +126,7 @@ pub(super) fn processed(
     span.end_at(since + took);
 }
 
-/// Returns the producer's span.
+/// Returns the span in which the producer sent the message.
 fn produced(message: &Message) -> Option<&SpanContext> {
     message.trace.as_ref().map(|trace| trace.span())
 }
@@ -152,7 +154,8 @@ mod tests {
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    /// Returns spans that are kept in memory, and deliveries of messages with these trace contexts.
+    /// Returns an exporter that keeps spans in memory, the spans of a consumer that uses it, and deliveries of messages
+    /// with these trace contexts.
     async fn consumer(traces: &[Option<&str>]) -> (Kept, Spans, Vec<Delivery>) {
         let (broker, kept, channel) = (FakeBroker::default(), Kept::default(), "jobs".parse().unwrap());
         let trace = |text: &&str| TraceContext::parse(text, None).map(Arc::new);

@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// Maximum number of messages to remember. Beyond this number, the oldest message is forgotten.
+/// Maximum number of messages whose attempts are remembered. Beyond this number, the oldest message is forgotten.
 const MOST: usize = 10_000;
 
 /// Attempts of one message that ended because of a host limit.
 #[derive(Debug, Default)]
 struct Spoilt {
-    /// Numbers of the spared attempts, which the queue's count includes.
+    /// Numbers of the spared attempts, as counted by the queue.
     attempts: Vec<u32>,
     /// Number of consecutive spared attempts.
     times: u32,
@@ -42,9 +42,9 @@ impl Spared {
         }
     }
 
-    /// Returns the number of an attempt without the spared attempts, and the number of preceding attempts in a row that
-    /// reached a host limit. A queue that can undo an attempt delivers the message again with the same number.
-    /// Therefore, only spared attempts with a lower number are subtracted.
+    /// Returns the number of an attempt without the spared attempts before it, and the number of preceding attempts in
+    /// a row that reached a host limit. A queue that can undo an attempt delivers the message again with the same
+    /// number. Therefore, only spared attempts with a lower number are subtracted.
     pub(super) fn counted(&mut self, message_id: &str, attempt: u32) -> (u32, u32) {
         if self.messages.is_empty() {
             return (attempt, 0);
@@ -56,7 +56,7 @@ impl Spared {
     }
 
     /// Records an attempt that did not reach a host limit. The message's spared attempts stay recorded, because the
-    /// message may be redelivered. For example, the message is redelivered if the lease is lost before the ack.
+    /// message may be redelivered, for example if the lease is lost before the ack.
     pub(super) fn ended(&mut self, message_id: &str) {
         if let Some(spoilt) = self.messages.get_mut(message_id) {
             spoilt.times = 0;

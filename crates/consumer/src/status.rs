@@ -17,24 +17,24 @@ pub struct Status {
     pub state: State,
     /// Time of the last state change.
     pub since: Instant,
-    /// Time of the last receive that succeeded.
+    /// Time of the last successful receive call. `None`: no receive call has succeeded yet.
     pub last_poll_at: Option<Instant>,
-    /// Time of the last change of the reason why no receive starts. The health check measures the wait for a poll from
-    /// this time. `None`: the reason has not changed yet.
+    /// Time of the last change of the reason why no receive call starts. The health check measures the wait for a poll
+    /// from this time. `None`: the reason has not changed yet.
     pub could_poll_since: Option<Instant>,
-    /// Set if the consumer is not required to poll, because guests run in all slots, the rate limit is exhausted, the
-    /// breaker is open, or the consumer is paused.
+    /// Set if the consumer is not required to poll, because guests are running in all slots, the rate limit is
+    /// exhausted, the breaker is open, or the consumer is paused.
     pub held_back: bool,
-    /// Settlements and lease extensions that keep failing.
+    /// Failures of settlements and lease extensions.
     pub failures: Failures,
     /// Maximum time for the processing-timeout hook, including the time to load the message body. During that time, a
     /// consumer with one slot can neither poll nor process messages. Zero if the handler has no such hook.
     pub hook_takes: Duration,
-    /// Number of messages whose guest runs.
+    /// Number of messages whose guest is running.
     pub in_flight: usize,
     /// Number of unfinished messages: waiting to start, running, or being settled.
     pub in_hand: usize,
-    /// Start time of the oldest running message. `None`: no guest runs.
+    /// Start time of the oldest running message. `None`: no guest is running.
     pub oldest_started_at: Option<Instant>,
     /// Number of messages whose handler was started and has ended.
     pub processed: u64,
@@ -42,18 +42,19 @@ pub struct Status {
     pub failed: u64,
     /// Set while an operator pauses the consumer.
     pub paused: bool,
-    /// State of the breaker. `None`: closed.
+    /// State of the breaker. `None`: the breaker is closed.
     pub breaker: Option<BreakerState>,
 }
 
 impl Status {
-    /// Returns the time of the last poll for the health check. If the consumer is not required to poll, returns `now`.
+    /// Returns the time from which the health check measures the wait for a poll. If the consumer is not required to
+    /// poll, returns `now`.
     pub fn polled_at(&self, now: Instant) -> Option<Instant> {
         if self.held_back { Some(now) } else { self.last_poll_at.max(self.could_poll_since) }
     }
 
-    /// Creates the health file's report on the consumer at `now`. `wall` converts instants to wall-clock times. `grace`
-    /// is the maximum duration of a drain.
+    /// Creates the health file's report on the consumer at `now`. `grace`: maximum duration of a drain. `wall`:
+    /// converts instants to wall-clock times.
     pub fn report(
         &self,
         name: &str,
@@ -88,7 +89,7 @@ impl Status {
     }
 }
 
-/// Maximum number of failures that are remembered for each consumer.
+/// Maximum number of failures remembered per consumer.
 pub const MAX_FAILURES: usize = 5;
 
 /// A message that failed.
@@ -102,7 +103,7 @@ pub struct Failed {
     pub outcome: &'static str,
     /// Name of the disposition.
     pub disposition: &'static str,
-    /// First 256 bytes of the failure's reason. Empty if there is no reason.
+    /// First 256 bytes of the reason for the failure. Empty if there is no reason.
     pub reason: String,
 }
 
@@ -138,7 +139,7 @@ impl StatusHandle {
         Self { status: Arc::new(Mutex::new(status)), failures: Arc::default(), transitions, work }
     }
 
-    /// Returns the last failures, the latest first; at most [`MAX_FAILURES`].
+    /// Returns up to [`MAX_FAILURES`] of the last failures, latest first.
     pub fn failures(&self) -> Vec<Failed> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! Deliveries: what the event loop does with each delivery, from its receive to its end.
+//! Deliveries: the event loop's handling of each delivery, from receipt to completion.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,18 +15,18 @@ use hostler_config::OnProcessingTimeout;
 use hostler_handler::{Bounds, Call, HOOK_TIMEOUT, Output};
 use hostler_queue::{Delivery, Settlement};
 
-/// Pending step in the handling of an event of the event loop.
+/// Pending step in the event loop's handling of an event.
 pub(super) enum Command {
     /// Passes an event to the state machine of a delivery, and carries out the resulting action.
     Feed(Id, Event),
     /// Handles a state change of the breaker.
     Turned(Change),
-    /// Stops receiving, and gives back messages that have not started.
+    /// Stops receiving, and gives back messages whose handlers have not started.
     Shut,
 }
 
 impl EventLoop {
-    /// Adds a delivery that arrived at `time`. Returns `true` if the delivery waits for an earlier delivery of its
+    /// Adds a delivery that arrived at `time`. Returns `true` if the delivery waits for an earlier delivery of its FIFO
     /// group.
     pub(super) fn admit(&mut self, delivery: Delivery, time: SystemTime) -> bool {
         let id = self.next_id;
@@ -34,7 +34,7 @@ impl EventLoop {
         let Delivery { message, receipt, attempt, leased_at, not_before } = delivery;
         let spec = &self.consumer.spec;
         self.leases.enter(id, receipt.lease(), leased_at);
-        // The delay of a message with a start time counts from that time.
+        // The queue delay of a message with a start time counts from that time.
         let due_for = not_before.map_or(Duration::MAX, |at| self.now.saturating_duration_since(at));
         let queue_delay = message.age(time).min(due_for);
         let wait = not_before.and_then(|at| at.checked_duration_since(self.now)).filter(|wait| !wait.is_zero());
@@ -105,8 +105,8 @@ impl EventLoop {
             Action::Run => self.start(id),
             Action::AskToStop => in_hand.call.bounds.stop.ask(),
             Action::Stop => in_hand.call.bounds.stop.force(),
-            // At the drain deadline, the host does not wait for a hook. After the end of the lease, another receiver
-            // may have the message.
+            // At the drain deadline, no time is left for a hook. After the end of the lease, another receiver may have
+            // the message.
             Action::Decide(_) if self.phase == Phase::Deadline || !self.leases.hold(id, self.now) => {
                 self.commands.push(Command::Feed(id, Event::Decided(None)));
             }
@@ -118,7 +118,7 @@ impl EventLoop {
             Action::StopHeartbeat => {
                 let end = End::of(in_hand.machine.outcome(), in_hand.started_at.is_some());
                 let turned = self.admission.breaker.ended(id, end, self.now);
-                // Push this command before the delivery's own commands, so that it runs after them. Otherwise, another
+                // Push this command before the delivery's own commands, so that it runs after them. Otherwise, a later
                 // message of the group could go back before this one.
                 self.commands.extend(turned.map(Command::Turned));
                 if self.leases.stop(id) {
@@ -186,7 +186,7 @@ impl EventLoop {
         }
     }
 
-    /// Releases a message instead of moving it to the dead-letter queue, because that move has failed.
+    /// Releases a message whose move to the dead-letter queue has failed. `copy`: the failed settlement.
     pub(super) fn give_up_copy(&mut self, id: Id, copy: Settlement) {
         let Settlement::DeadLetter { receipt, .. } = copy else { return };
         self.summary.abandoned += 1;

@@ -1,4 +1,4 @@
-//! Groups: keeps the order of messages within each group of an ordered queue.
+//! FIFO groups: keeps the order of messages within each group of an ordered queue.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use super::deliveries::Command;
 use hostler_queue::DEFAULT_GROUP;
 
 impl EventLoop {
-    /// Handles the end of a delivery. After an ack, the next delivery of the group starts. If the next delivery may not
-    /// start, it goes back to the queue. After any disposition other than an ack, all following deliveries of the group
-    /// go back to the queue.
+    /// Handles the end of the delivery `id` in `group`. After an ack, the next delivery of the group starts, or goes
+    /// back to the queue if it may not start. After any other disposition, all following deliveries of the group go
+    /// back to the queue.
     pub(super) fn leave(&mut self, id: Id, group: &str, disposition: &Disposition) {
         match disposition {
             Disposition::Ack => {
@@ -30,16 +30,16 @@ impl EventLoop {
         }
     }
 
-    /// Sends all following messages of the group back unprocessed, because a message that was not acked must come
-    /// first. The following messages get the same delay as the message that was not acked, because some servers deliver
-    /// a following message while the first message of the group is still delayed.
+    /// Sends the messages that follow the delivery `id` in `group` back to the queue unprocessed, because `id` was not
+    /// acked and must be processed first. They get the same delay as `id`, because some servers deliver a following
+    /// message while the first message of the group is still delayed.
     pub(super) fn send_back_followers(&mut self, id: Id, group: &str, delay: Duration) {
         let followers = self.gate.close(group, id).into_iter().rev();
         self.commands.extend(followers.map(|follower| Command::Feed(follower, Event::Overtaken(delay))));
     }
 
-    /// Returns `true` if the guest of the group's first delivery has ended, but the settlement of that delivery is not
-    /// finished.
+    /// Returns `true` if the guest of the first delivery in this delivery's group has ended, but that first delivery is
+    /// not settled yet.
     pub(super) fn follows_one_that_settles(&self, in_hand: &InHand) -> bool {
         let head = self.group_of(in_hand).and_then(|group| self.gate.head(&group));
         let head = head.and_then(|head| self.in_hand.get(&head));

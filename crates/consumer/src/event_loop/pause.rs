@@ -1,4 +1,4 @@
-//! Pause: stops and resumes receiving, for an operator or for the breaker.
+//! Pause: stops and resumes receiving, on behalf of an operator or the breaker.
 
 use super::super::breaker::Change;
 use super::super::delivery::Event;
@@ -8,7 +8,7 @@ use super::EventLoop;
 use super::deliveries::Command;
 
 impl EventLoop {
-    /// Pauses or resumes the consumer for an operator.
+    /// Pauses the consumer, or resumes it if `paused` is `false`, at an operator's request.
     pub(super) fn pause(&mut self, paused: bool) {
         if std::mem::replace(&mut self.admission.paused, paused) == paused {
             return;
@@ -31,8 +31,8 @@ impl EventLoop {
         }
     }
 
-    /// Stops receiving, and gives back messages that have not started. A message is not given back while an earlier
-    /// message of its FIFO group is being settled. Otherwise, the later message could overtake the earlier message.
+    /// Stops receiving, and gives back messages whose handlers have not started. A message is not given back while an
+    /// earlier message of its FIFO group is being settled. Otherwise, the later message could overtake the earlier one.
     pub(super) fn shut(&mut self) {
         self.effects.stop_polling.cancel();
         let goes_back = |in_hand: &InHand| in_hand.machine.is_waiting() && !self.follows_one_that_settles(in_hand);

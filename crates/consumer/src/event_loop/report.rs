@@ -1,4 +1,4 @@
-//! Report: what the event loop writes to the log, metrics, traces, the health file and the state-changed hook.
+//! Reports: the event loop's output to the log, metrics, traces, the health file and the state-changed hook.
 
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use hostler_types::State;
 const MAX_REASON: usize = 256;
 
 impl EventLoop {
-    /// Reports a finished delivery.
+    /// Reports a finished delivery to the log, metrics, traces and status.
     pub(super) fn over(&mut self, in_hand: &mut InHand) {
         if in_hand.machine.is_not_due() {
             return log::not_due(&self.consumer.spec, in_hand);
@@ -47,8 +47,8 @@ impl EventLoop {
         }
     }
 
-    /// Records whether a host limit ended the attempt. If a host limit did, logs the limit with instructions for the
-    /// operator. Called when the guest has ended, or when the sending of the reply has ended.
+    /// Records whether a host limit ended the attempt. If so, logs the limit with instructions for the operator. Called
+    /// when the guest has ended or, if the guest returned a reply, when the attempt to send the reply has ended.
     pub(super) fn note(&mut self, id: Id, outcome: Option<&Outcome>) {
         let is_limit = matches!(outcome, Some(Outcome::HostLimit(..)));
         if !is_limit && self.spared.is_empty() {
@@ -64,7 +64,7 @@ impl EventLoop {
         tracing::warn!(consumer, message_id, limit = %limit, error, cure, "host limit reached: the attempt does not count");
     }
 
-    /// Records failed heartbeats, and logs them.
+    /// Records the results of a batch of heartbeats, and logs those that failed. `results` is in the order of `ids`.
     pub(super) fn note_heartbeats(&mut self, ids: &[Id], results: &[Result<(), LeaseError>]) {
         for (n, id) in ids.iter().enumerate() {
             let in_hand = self.in_hand.get_mut(id);
@@ -109,7 +109,7 @@ impl EventLoop {
 fn failed(in_hand: &InHand, at: Instant) -> Failed {
     let (outcome, disposition) = (in_hand.machine.outcome(), in_hand.machine.disposition());
     let reason = log::reason(outcome, disposition).unwrap_or_default();
-    // Copied, so that the memory of a long reason is freed.
+    // Copied to free the memory of a long reason.
     let reason = reason[..reason.floor_char_boundary(MAX_REASON)].to_owned();
     Failed {
         at,

@@ -5,8 +5,8 @@ use super::super::in_flight::{Cancellation, DeliveryId, InFlight, Request, Stage
 use super::EventLoop;
 
 impl EventLoop {
-    /// Handles an operator's request. The reply channel has room for the answer. If its receiver is gone, the answer is
-    /// dropped.
+    /// Handles an operator's request. The channel for the answer always has room. If its receiver is gone, the answer
+    /// is dropped.
     pub(super) fn requested(&mut self, request: Request) {
         match request {
             Request::List(answer) => drop(answer.try_send(self.in_flight())),
@@ -36,7 +36,8 @@ impl EventLoop {
         all
     }
 
-    /// Cancels this delivery if its handler runs. A redelivery of the message has another id, so it is not affected.
+    /// Cancels this delivery if its handler is running. A redelivery of the message has another id, so it is not
+    /// affected.
     fn cancel(&mut self, delivery: DeliveryId) -> Cancellation {
         let Some(in_hand) = self.in_hand.get(&delivery) else { return Cancellation::Ended };
         match in_hand.machine.stage() {
