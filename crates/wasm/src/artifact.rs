@@ -19,31 +19,31 @@ use super::{VERSION, build, contract, foreign, hooks};
 use super::{messaging, wasmcloud};
 use hostler_types::digest::{hex, sha256};
 
-/// Size of a page of linear memory in bytes (WebAssembly core specification).
+/// Size of a linear-memory page in bytes (WebAssembly core specification).
 const WASM_PAGE: u64 = 64 * 1024;
 
 /// The compiled code of a handler's file.
 pub(super) struct Artifact {
     pub(super) code: Code,
     pub(super) kind: Kind,
-    /// Initial size of a sandbox's linear memory in bytes: the sum of the memories of all instances in the sandbox.
+    /// Initial linear memory of a sandbox in bytes, summed over all instances in the sandbox.
     pub(super) least_memory: u64,
 }
 
 /// The kind of a handler's file, detected from its exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A component that exports `handler` of hostler's own contract.
+    /// A component that exports the `handler` interface of hostler's own contract.
     Handler,
-    /// A component that exports `incoming-handler` of wasi:messaging.
+    /// A component that exports the `incoming-handler` interface of wasi:messaging.
     #[cfg(feature = "messaging")]
     Messaging,
-    /// A component that exports `handler` of wasmcloud:messaging.
+    /// A component that exports the `handler` interface of wasmcloud:messaging.
     #[cfg(feature = "messaging")]
     Wasmcloud,
     /// A WASI 0.2 command: a component that exports `wasi:cli/run`.
     Run,
-    /// A component that exports lifecycle hooks and no handler.
+    /// A component that exports lifecycle hooks, but no handler.
     Hooks,
     /// A WASI preview-1 module that exports `_start`.
     Command,
@@ -92,7 +92,8 @@ impl Artifact {
         pages.saturating_mul(WASM_PAGE)
     }
 
-    /// Returns the interfaces or modules that the code imports, sorted and without duplicates.
+    /// Returns the names of the interfaces (for a component) or modules (for a core module) that the code imports,
+    /// sorted and without duplicates.
     pub(super) fn imports(&self) -> Vec<String> {
         let mut imports: Vec<String> = match &self.code {
             Code::Component(component) => {
@@ -106,7 +107,8 @@ impl Artifact {
     }
 }
 
-/// Reads a handler. Compiles the handler unless the file contains compiled code that can be used on this host.
+/// Reads the handler at `source`. Compiles it unless the file contains compiled code that this machine can run. `pin`:
+/// SHA-256 that the file must have, or `None` to skip the check.
 ///
 /// # Errors
 /// [`LoadError`] if the file is missing or damaged, does not match its pin, is not WASM, or contains no handler.
@@ -140,10 +142,10 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
     Ok(Artifact { least_memory: memory.max(artifact.largest_memory()), ..artifact })
 }
 
-/// Reads a separate component with lifecycle hooks.
+/// Reads a component that contains lifecycle hooks and is separate from the handler.
 ///
 /// # Errors
-/// The errors of [`read`], and [`LoadError`] if the component exports no hook.
+/// All errors of [`read`]. Also [`LoadError`] if the component exports no hook.
 pub(super) fn read_hooks(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
     let artifact = read(engine, source, pin)?;
     match artifact.component().is_some_and(hooks::has_any) {
@@ -165,7 +167,7 @@ fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadEr
     ))
 }
 
-/// The contracts of components that are not commands. hostler looks for their exports in this order.
+/// Contracts for components that are not commands, in the order in which hostler looks for their exports.
 pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
     (Kind::Handler, contract::HANDLER),
     #[cfg(feature = "messaging")]
@@ -174,7 +176,8 @@ pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
     (Kind::Wasmcloud, wasmcloud::HANDLER),
 ];
 
-/// Instructions for each SDK on marking the function to export. Part of the error for a file without a handler.
+/// Instructions for marking the handler function for export, for each SDK. Part of the error for a file without a
+/// handler.
 const SDKS: &str = "with an SDK: `#[handler]` above the function in Rust, `@hostler.handler` above it in Python, \
                     `export default` in JavaScript, `hostler.Run(handle)` in `main` in Go";
 
@@ -201,9 +204,9 @@ fn recognise_component(source: &Source, component: &Component) -> Result<Kind, L
     Err(LoadError::new(source, format!("it is a component that exports no handler (it exports {found})"), cure))
 }
 
-/// Returns `true` if an export was probably meant to be the interface of a contract. This is the case if the export has
-/// the name of the interface, in any version. If another project owns the package of the interface, an export of any
-/// interface of that package counts, because drafts of the package rename interfaces.
+/// Returns `true` if `export` was probably meant to be `interface`: if it has the interface's name, in any version. If
+/// another project owns the interface's package, any export from that package counts, because drafts of the package
+/// rename interfaces.
 fn is_another(export: &str, interface: &Interface) -> bool {
     let name = export.split('@').next().unwrap_or_default();
     let package = interface.package().filter(|_| *interface != contract::HANDLER);

@@ -1,5 +1,5 @@
-//! Converts WASM into native code for this engine. Compiles the WASM, or loads the code that an earlier run of hostler
-//! stored in the cache.
+//! Turns WASM into native code for this engine: compiles it, or loads code that an earlier run of hostler stored in the
+//! cache.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -22,12 +22,12 @@ use hostler_types::digest::{hex, sha256};
 /// Size in bytes from which a binary counts as large. Compiling a large binary may take a second or more.
 const LARGE: usize = 2 << 20;
 
-/// Version of the format of the cache entries that contain code. Must be increased when the rewriting of binaries
-/// before compilation changes, or when the data that is stored with the code changes. In code of version 1 and later,
-/// bulk memory operations are split into pieces. Entries of version 3 also contain the initial memory of the sandbox.
+/// Format version of cache entries that contain code. Must be increased when the rewriting of binaries before
+/// compilation changes, or when the data that is stored with the code changes. In entries of version 1 and later, bulk
+/// memory operations are split into pieces. Entries of version 3 also contain the initial memory of the sandbox.
 const SHAPE: u32 = 3;
 
-/// Returns the native code for a handler in WASM's binary or text form. Uses the cache if the engine has a cache.
+/// Returns the native code for `wasm`, a handler in binary or text form. Uses the engine's cache, if it has one.
 pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Built, LoadError> {
     let binary = to_binary(source, wasm)?;
     let Some(cache) = engine.cache() else {
@@ -49,8 +49,8 @@ pub(super) fn build(engine: &Engine, source: &Source, wasm: &[u8]) -> Result<Bui
     Ok(built)
 }
 
-/// Compiles a binary. Logs the start and the end of compiling a large binary. If standard error is a terminal, shows a
-/// line on the terminal meanwhile.
+/// Compiles a binary. If standard error is a terminal, shows a line there during the compilation. If the binary is
+/// large, logs the start and the end of the compilation.
 fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, LoadError> {
     let _line = Progress::show(&format!("compiling {}", source.name()));
     if binary.len() < LARGE {
@@ -84,8 +84,8 @@ fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, Loa
     Ok(Built { code, memory })
 }
 
-/// Returns `true` if a binary that could not be loaded is valid WASM. Precompiles the binary, because precompiling does
-/// not check the limits of the sandbox pool.
+/// Returns `true` if `binary`, which could not be loaded, is valid WASM. Precompiles it to find out, because
+/// precompiling does not check the limits of the sandbox pool.
 fn is_sound(engine: &wasmtime::Engine, binary: &[u8]) -> bool {
     match is_component(binary) {
         true => engine.precompile_component(binary).is_ok(),
@@ -104,8 +104,9 @@ fn cached(engine: &Engine, cache: &Cache, name: &str) -> Option<Built> {
     }
 }
 
-/// Returns the name of the cache entry for the binary's code. The name contains the SHA-256 of the binary, hostler's
-/// version, and a hash of everything that affects the engine's code, including the CPU's instruction set.
+/// Returns the name of the cache entry for the code of `binary`. The name contains the SHA-256 of the binary, hostler's
+/// version, and a hash of everything that affects the code that the engine generates, including the CPU's instruction
+/// set.
 fn entry(engine: &Engine, binary: &[u8]) -> String {
     let mut engine_hash = DefaultHasher::new();
     engine.inner().precompile_compatibility_hash().hash(&mut engine_hash);

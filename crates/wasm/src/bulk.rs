@@ -1,10 +1,10 @@
 //! Splits bulk memory operations into pieces. A guest can then be stopped in the middle of an operation.
 //!
-//! At the start of each function and at each repetition of a loop, the engine checks whether the guest must stop. The
-//! engine does not check this during a `memory.fill`, `memory.copy` or `memory.init`. On a large memory that is
-//! accessed for the first time, each of these instructions can take a second or more. Before a guest is compiled, this
-//! module therefore replaces each of these instructions with a call to a function that is added to the guest's module.
-//! The added function performs the operation in a loop, one piece per iteration.
+//! At the start of each function and of each loop iteration, the engine checks whether the guest must stop. It does not
+//! check during a `memory.fill`, `memory.copy` or `memory.init`. On a large memory that is accessed for the first time,
+//! each of these instructions can take a second or more. Before a guest is compiled, this module therefore replaces
+//! each of these instructions with a call to a function that is added to the guest's module. The added function
+//! performs the operation in a loop, one piece per iteration.
 //!
 //! Like the original instruction, an added function traps before it writes anything if the operation is outside the
 //! bounds of its memory. There is one exception. If a `memory.init` reads beyond the end of its data segment, the added
@@ -21,11 +21,11 @@ use wasm_encoder::{
 };
 use wasmparser::{BinaryReader, FunctionBody, Import, MemoryType, Operator, RecGroup, SectionLimited, TypeRef};
 
-/// Maximum size of a piece in bytes. Processing a piece takes less than a millisecond, even if the pages of the memory
-/// are accessed for the first time.
+/// Maximum size of a piece in bytes. Processing a piece takes less than a millisecond, even if its memory pages are
+/// accessed for the first time.
 const PIECE: u32 = 1 << 20;
 
-/// Maximum nesting depth of the components to rewrite. The engine rejects components that are nested more deeply.
+/// Maximum nesting depth at which components are rewritten. The engine rejects components that are nested more deeply.
 const MAX_DEPTH: usize = 128;
 
 /// Section ids of a core module.
@@ -39,7 +39,7 @@ const CODE: u8 = SectionId::Code as u8;
 const CORE_MODULE: u8 = ComponentSectionId::CoreModule as u8;
 const NESTED: u8 = ComponentSectionId::Component as u8;
 
-/// Returns the binary to compile, with bulk memory operations split into pieces.
+/// Returns `binary` with its bulk memory operations split into pieces, ready to be compiled.
 pub(super) fn in_pieces(binary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     match divided(&binary) {
         Some(divided) => Cow::Owned(divided),
@@ -47,8 +47,8 @@ pub(super) fn in_pieces(binary: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns the binary with bulk memory operations split into pieces. `None`: the binary contains no bulk memory
-/// operation, or is not valid WASM. The compiler then reports invalid WASM.
+/// Returns `binary` with its bulk memory operations split into pieces. `None`: the binary contains no bulk memory
+/// operations, or is not valid WASM, which the compiler then reports.
 fn divided(binary: &[u8]) -> Option<Vec<u8>> {
     of_binary(binary, 0).ok().flatten()
 }
@@ -154,7 +154,7 @@ fn reader(bytes: &[u8]) -> BinaryReader<'_> {
     BinaryReader::new(bytes, 0)
 }
 
-/// A bulk memory operation to split into pieces, with the indices of its memories.
+/// A bulk memory operation to split into pieces, with the indices of the memories and the data segment that it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bulk {
     Fill(u32),
@@ -180,7 +180,7 @@ impl Bulk {
 struct Known {
     types: u32,
     functions: u32,
-    /// The type of each memory's addresses: `i32` or `i64`.
+    /// Address type of each memory: `i32` or `i64`.
     memories: Vec<&'static str>,
 }
 
@@ -215,7 +215,7 @@ impl Known {
     }
 
     /// Replaces each bulk memory operation in the code section with a call. Returns the new section, and the operations
-    /// for which functions must be added, in the order of the functions.
+    /// for which functions must be added, in the order in which the functions must be added.
     fn replaced(&self, content: &[u8]) -> Result<(CodeSection, Vec<Bulk>)> {
         let (mut code, mut operations) = (CodeSection::new(), Vec::new());
         for body in SectionLimited::<FunctionBody<'_>>::new(reader(content))? {
@@ -261,7 +261,7 @@ impl Known {
             |number, width| format!("(local.set {number} ({width}.add (local.get {number}) ({width}.const {PIECE})))");
         let pieces = match bulk {
             // The length of the data segment is unknown here, so a piece may be beyond the end of the segment and trap.
-            // Pieces may have been written before, but nothing reads them, because the trap ends the guest.
+            // Earlier pieces may already have been written, but nothing reads them, because the trap ends the guest.
             Bulk::Fill(target) | Bulk::Init(target, _) => {
                 let fits = fits(target, to, 0, length);
                 let advance =
@@ -300,19 +300,19 @@ impl Known {
     }
 }
 
-/// Returns the type of a memory's addresses: `i32` or `i64`.
+/// Returns the address type of a memory: `i32` or `i64`.
 fn addresses(memory: &MemoryType) -> &'static str {
     if memory.memory64 { "i64" } else { "i32" }
 }
 
-/// Returns an expression for a parameter of type `width`, extended to 64 bits.
+/// Returns an expression for the value of a parameter, extended to 64 bits. `width`: type of the parameter.
 fn long(width: &str, parameter: u32) -> String {
     let value = format!("(local.get {parameter})");
     if width == "i64" { value } else { format!("(i64.extend_i32_u {value})") }
 }
 
-/// Returns an expression that checks whether a range lies within a memory. `parameter` is the number of the parameter with
-/// the address, of type `width`. The length is parameter 2, of type `length`.
+/// Returns an expression that checks whether a range lies within a memory. `parameter`: number of the parameter that
+/// contains the address, which has the type `width`. Parameter 2 contains the length, which has the type `length`.
 fn fits(memory: u32, width: &str, parameter: u32, length: &str) -> String {
     let pages = format!("(memory.size {memory})");
     let pages = if width == "i64" { pages } else { format!("(i64.extend_i32_u {pages})") };
@@ -342,8 +342,8 @@ mod tests {
         (func (export \"copy\") (param i32 i32 i32) (memory.copy
             (i64.extend_i32_u (local.get 0)) (i64.extend_i32_u (local.get 1)) (i64.extend_i32_u (local.get 2)))))";
 
-    /// Fills or copies into a second memory, whose addresses are 64 bits wide, and then copies all of the second memory
-    /// back to the first.
+    /// A module whose functions fill or copy into a second memory with 64-bit addresses, and then copy all of it back
+    /// to the first memory.
     const MIXED_TEXT: &str = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") 64) (memory i64 64)
         (func (export \"fill\") (param i32 i32 i32)
             (memory.fill 1 (i64.extend_i32_u (local.get 0)) (local.get 1) (i64.extend_i32_u (local.get 2))) (call 3))
@@ -351,7 +351,7 @@ mod tests {
             (memory.copy 1 0 (i64.extend_i32_u (local.get 0)) (local.get 1) (local.get 2)) (call 3))
         (func (memory.copy 0 1 (i32.const 0) (i64.const 0) (i32.const 4194304))))";
 
-    /// An instance of a module. `looks` counts how often the engine checks whether the guest must stop.
+    /// An instance of a module. `looks` counts the times that the engine checks whether the guest must stop.
     struct Run {
         store: Store<()>,
         instance: Instance,

@@ -1,9 +1,9 @@
 //! The folder `host.cache_dir`: fetched and compiled handlers, stored for the next start of hostler.
 //!
 //! hostler runs cached code without further checks, so anyone who can write to the folder can run code as hostler.
-//! hostler therefore does not use a folder that another user owns or may write to. hostler opens the folder only once.
-//! If another folder later replaces the folder at the same path, hostler does not use the other folder. A failure of
-//! the cache is never fatal: a handler that is not in the cache is fetched or compiled again.
+//! hostler therefore does not use a folder that another user owns or may write to. It opens the folder only once, so a
+//! folder that later takes its place at the same path is not used. A failure of the cache is never fatal: a handler
+//! that is not in the cache is fetched or compiled again.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -23,14 +23,14 @@ use hostler_types::digest::{hex, sha256};
 /// are removed until all entries fit.
 const LIMIT: u64 = 1 << 30;
 
-/// Prefixes of the names of entries. Files with other names are left unchanged.
+/// Prefixes of entry names. Files without one of these prefixes are left unchanged.
 const KINDS: [&str; 4] = ["code-", "etag-", "sha256-", TEMPORARY];
 
-/// Prefix of the names of unfinished entries.
+/// Prefix of the names of entries that are still being written.
 const TEMPORARY: &str = "tmp-";
 
-/// Age in seconds after which an unfinished entry is removed. The process that was writing an entry of this age must
-/// have crashed, because writing an entry takes far less time.
+/// Age in seconds after which an unfinished entry is removed. The process that was writing it must have crashed,
+/// because writing an entry takes far less time.
 const ABANDONED: i64 = 3600;
 
 /// An open cache folder.
@@ -42,8 +42,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the folder. Creates a missing folder with mode 0700. `None`: the folder cannot be opened, or is not safe
-    /// to use. The log contains the reason.
+    /// Opens the folder at `path`. Creates a missing folder with mode 0700. Returns `None` and logs the reason if the
+    /// folder cannot be opened or is not safe to use.
     pub fn open(path: &Path) -> Option<Arc<Self>> {
         match Self::with_limit(path, LIMIT) {
             Ok(cache) => Some(Arc::new(cache)),
@@ -82,7 +82,8 @@ impl Cache {
         self.put(&blob_name(digest), bytes);
     }
 
-    /// Returns the content of an entry. The caller must verify the content.
+    /// Returns the content of an entry. `None`: there is no usable entry of this name. The caller must verify the
+    /// content.
     pub(super) fn get(&self, name: &str) -> Option<Vec<u8>> {
         match self.read(name) {
             Ok(bytes) => bytes,
@@ -120,8 +121,8 @@ impl Cache {
         Ok(Some(bytes))
     }
 
-    /// Stores an entry. Replaces an existing entry of the same name. Then removes the least recently used entries until
-    /// the remaining entries fit the size limit. Does nothing if the new entry alone exceeds the size limit.
+    /// Stores an entry, replacing any entry of the same name. Then removes the least recently used entries until the
+    /// remaining entries fit the size limit. Does nothing if the new entry alone exceeds the size limit.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) {
         if bytes.len() as u64 > self.limit {
             return;
@@ -183,7 +184,7 @@ impl Cache {
     }
 }
 
-/// The properties that decide whether an entry is removed.
+/// Properties of an entry that determine whether it is removed.
 struct Entry {
     /// Time of the last use, in seconds since the Unix epoch.
     used: i64,
@@ -192,8 +193,8 @@ struct Entry {
     name: String,
 }
 
-/// Returns the names of the entries to remove. These are the unfinished entries that a crash left behind, and the least
-/// recently used entries beyond the limit.
+/// Returns the names of the entries to remove: unfinished entries that a crash left behind, and the least recently used
+/// entries beyond the size limit. `now`: current time in seconds since the Unix epoch.
 fn surplus(mut entries: Vec<Entry>, limit: u64, now: i64) -> Vec<String> {
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
     let mut total = 0u64;
@@ -211,7 +212,8 @@ fn blob_name(digest: &[u8; 32]) -> String {
     format!("sha256-{}", hex(digest))
 }
 
-/// Checks that hostler's own user owns the file or folder, and that no other user may write to the file or folder.
+/// Checks that a file or folder belongs to the user that runs hostler, and that no other user may write to it. `stat`:
+/// status of the file or folder.
 fn ours(stat: &Stat) -> Result<(), String> {
     match () {
         () if stat.st_uid != geteuid().as_raw() => {

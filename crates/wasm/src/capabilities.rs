@@ -15,11 +15,11 @@ use hostler_handler::Stream;
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 
-/// Maximum number of random bytes for one request of a guest. A guest cannot be stopped while the host generates the
-/// bytes. Generating the maximum number of bytes takes less than an epoch tick.
+/// Maximum number of random bytes that a guest may request at once. A guest cannot be stopped while the host generates
+/// the bytes. Generating the maximum number takes less than an epoch tick.
 const RANDOM: usize = 1 << 20;
 
-/// The grants of a consumer's guests. The default grants nothing.
+/// Resources that the guests of a consumer may use. By default, they may use none.
 #[derive(Clone, Default)]
 pub struct Grants {
     /// Environment variables, by name.
@@ -35,15 +35,15 @@ pub struct Grants {
     pub send: Vec<Channel>,
     /// The channel that receives the handler's replies.
     pub reply_channel: Option<Channel>,
-    /// The producer that sends the guests' messages. `None`: every send fails as unavailable. The producer's traces
-    /// also record the spans of the guests' HTTP requests.
+    /// The producer that sends the guests' messages. `None`: every attempt to send fails with `unavailable`. The
+    /// producer's traces also record the spans of the guests' HTTP requests.
     pub producer: Option<Producer>,
 }
 
 /// A folder that guests may access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dir {
-    /// Path on the host.
+    /// Path of the folder outside the sandbox.
     pub host: PathBuf,
     /// Path that guests see.
     pub guest: String,
@@ -56,7 +56,7 @@ pub struct Dir {
 pub(super) struct Stdin<'a> {
     pub(super) body: Bytes,
     pub(super) env: &'a [(&'static str, String)],
-    /// Set if the standard output is the reply.
+    /// Set if the command's standard output is the reply.
     pub(super) replies: bool,
 }
 
@@ -88,8 +88,8 @@ impl Grants {
         Ok(())
     }
 
-    /// Returns a builder of a WASI context with these grants and the guest's standard streams. Denies sockets and name
-    /// look-ups. The environment variables in `stdin` describe the message. These variables take precedence over
+    /// Returns a builder for a WASI context with these grants and the guest's standard streams. The context denies
+    /// sockets and name look-ups. The environment variables in `stdin` describe the message, and take precedence over
     /// granted variables of the same name.
     ///
     /// # Errors

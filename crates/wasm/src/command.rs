@@ -24,9 +24,9 @@ use super::{Definition, denied, listing};
 use hostler_handler::{Call, Handler, Mark, Outcome};
 use hostler_types::message::Plain;
 
-/// Exit code for a temporary failure (`EX_TEMPFAIL` of sysexits.h). The message is retried.
+/// Exit code for a temporary failure (`EX_TEMPFAIL` in sysexits.h). The message is retried.
 const EX_TEMPFAIL: i32 = 75;
-/// Exit code for input that can never be processed (`EX_DATAERR` of sysexits.h). The message is dead-lettered.
+/// Exit code for input that can never be processed (`EX_DATAERR` in sysexits.h). The message is dead-lettered.
 const EX_DATAERR: i32 = 65;
 
 /// The export that identifies a component as a WASI 0.2 command.
@@ -35,8 +35,8 @@ pub(super) const RUN: Interface = Interface { name: "wasi:cli/run", version: "0.
 /// The function `run` of [`RUN`].
 const MAIN: Function = Function { interface: RUN, name: "run", alone: false };
 
-/// Runs a preview-1 module. Exit code 0 acks the message, 75 retries it, and 65 dead-letters it. Any other exit code is
-/// a failure.
+/// Handler that runs a WASI preview-1 module. Exit code 0 acks the message, 75 retries it, and 65 dead-letters it. Any
+/// other exit code is a failure.
 pub(super) struct CommandHandler {
     engine: Engine,
     pre: InstancePre<Sandbox<WasiP1Ctx>>,
@@ -96,8 +96,8 @@ impl Handler for CommandHandler {
     }
 }
 
-/// Runs a WASI 0.2 command. The function `run` of WASI 0.2 returns no exit code, only ok or err. An err counts as exit
-/// code 1.
+/// Handler that runs a WASI 0.2 command. The command's `run` function returns no exit code, only ok or err. An err
+/// counts as exit code 1.
 pub(super) struct RunHandler {
     guest: Guest,
     run: Export,
@@ -131,8 +131,8 @@ impl Handler for RunHandler {
     }
 }
 
-/// Converts an exit code to an outcome. The reason of the outcome is the end of standard error, where programs usually
-/// report failures. Ignores the output before `mark`, because a hook wrote this output before the command started.
+/// Converts an exit code to an outcome. The reason for the outcome is the end of standard error, where programs usually
+/// report failures. Ignores output before `mark`, which a hook wrote before the command started.
 fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
     if code == 0 {
         return match definition.reply_from_stdout {

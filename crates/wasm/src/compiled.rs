@@ -12,8 +12,8 @@
 //!
 //! The engine trusts compiled code. hostler therefore uses the code only if the header names this version of hostler
 //! and the digest of the code matches. The engine then checks its own version, its settings and the CPU. If the code is
-//! intact but does not fit this host, hostler compiles the WASM in the file instead. hostler refuses a damaged file.
-//! The operator is responsible for the origin of the file.
+//! intact but cannot run on this machine, hostler compiles the WASM in the file instead. hostler refuses a damaged
+//! file. The operator is responsible for where the file comes from.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -47,10 +47,10 @@ const PREFIX: u64 = 12;
 /// Maximum length of a header in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
 
-/// The fix for any fault of a compiled file.
+/// Suggested fix for any fault in a compiled file.
 const CURE: &str = "make it again with `hostler compile` of the version that runs it";
 
-/// The fix for compiled code that was fetched without a pin.
+/// Suggested fix for compiled code that was fetched without a pin.
 const PIN: &str = "pin it: by the key sha256, or by @sha256:… in an oci:// reference; or name the .wasm file";
 
 /// Magic number of ELF files. The engine's own artifacts are ELF files.
@@ -66,7 +66,7 @@ struct Header {
     cpu_baseline: String,
     /// Set if the code is a component rather than a core module.
     component: bool,
-    /// Initial size of a sandbox's linear memory in bytes: the sum of the memories of all instances in the sandbox.
+    /// Initial linear memory of a sandbox in bytes, summed over all instances in the sandbox.
     #[serde(default)]
     memory: u64,
     /// Length and digest of the code, which follows the header.
@@ -76,7 +76,7 @@ struct Header {
     source: Option<Part>,
 }
 
-/// The digest and the length of a part of the file.
+/// Digest and length in bytes of a part of the file.
 #[derive(Serialize, Deserialize)]
 struct Part {
     sha256: String,
@@ -95,10 +95,10 @@ pub(super) enum Code {
     Module(Module),
 }
 
-/// Code that the engine has loaded, and the initial memory of a sandbox that runs the code.
+/// Code that the engine has loaded, and the initial memory of a sandbox that runs it.
 pub(super) struct Built {
     pub(super) code: Code,
-    /// Initial size of a sandbox's linear memory in bytes: the sum of the memories of all instances in the sandbox.
+    /// Initial linear memory of a sandbox in bytes, summed over all instances in the sandbox.
     pub(super) memory: u64,
 }
 
@@ -108,12 +108,12 @@ impl Built {
     }
 }
 
-/// The fields of a file's header that describe the code.
+/// The fields in a file's header that describe the code.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CodeKind {
     /// Set if the code is a component rather than a core module.
     component: bool,
-    /// Initial size of a sandbox's linear memory in bytes: the sum of the memories of all instances in the sandbox.
+    /// Initial linear memory of a sandbox in bytes, summed over all instances in the sandbox.
     memory: u64,
 }
 
@@ -143,7 +143,7 @@ pub enum CpuBaseline {
 }
 
 impl CpuBaseline {
-    /// Names of the baselines on the command line.
+    /// Names of the baselines as written on the command line.
     pub const NAMES: [&str; 4] = ["generic", "x86-64-v2", "x86-64-v3", "native"];
 
     /// All baselines, in the order of [`Self::NAMES`].
@@ -203,7 +203,7 @@ pub struct Recipe<'a> {
     pub target: Option<&'a str>,
     /// The oldest CPU that the code must run on.
     pub baseline: CpuBaseline,
-    /// Set to include the WASM in the file. A host that cannot use the compiled code can then compile the WASM.
+    /// Set to include the WASM in the file. A machine that cannot run the compiled code can then compile the WASM.
     pub with_source: bool,
 }
 
@@ -259,8 +259,8 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
     Ok(pack((&target, &baseline.to_string()), kind, &code, recipe.with_source.then_some(&*binary)))
 }
 
-/// Returns the bytes of a compiled file. `made_for` contains the target and the CPU baseline, which appear only in
-/// error messages.
+/// Returns the bytes of a compiled file. `made_for`: target and CPU baseline, which appear only in error messages.
+/// `source`: WASM to include in the file, if any.
 pub(super) fn pack(made_for: (&str, &str), kind: CodeKind, code: &[u8], source: Option<&[u8]>) -> Vec<u8> {
     let header = Header {
         hostler: env!("CARGO_PKG_VERSION").into(),
@@ -276,7 +276,7 @@ pub(super) fn pack(made_for: (&str, &str), kind: CodeKind, code: &[u8], source: 
     [&NAME[..], &[FORMAT], &length.to_le_bytes(), &header, code, source.unwrap_or_default()].concat()
 }
 
-/// Returns `true` if a file starts like compiled code: with hostler's file name or with the magic number of ELF.
+/// Returns `true` if a file starts as compiled code does: with the name `hostler`, or with the ELF magic number.
 pub(super) fn is_compiled(contents: &Contents) -> std::io::Result<bool> {
     let start = contents.read(0..contents.length().min(NAME.len() as u64))?;
     Ok(start.starts_with(NAME) || start.starts_with(ELF))
@@ -286,19 +286,19 @@ pub(super) fn is_compiled(contents: &Contents) -> std::io::Result<bool> {
 enum Fault {
     /// The file is damaged: the contents differ from the contents that hostler wrote.
     Damaged(String),
-    /// The code is intact, but cannot be used on this host. The fields are the reason and the fix.
+    /// The code is intact, but cannot be used on this machine. The fields are the reason and the fix.
     Unfit(String, &'static str),
 }
 
 /// The result of loading a compiled file.
 pub(super) enum Found {
     Code(Built),
-    /// The WASM in the file. Returned if the compiled code cannot be used on this host.
+    /// The WASM in the file. Returned if this machine cannot use the compiled code.
     Wasm(Bytes),
 }
 
-/// Verifies and loads compiled code. If the code cannot be used on this host, returns the WASM in the file. `trusted`
-/// is set if the operator has vouched for the origin of the bytes (see [`Source::is_trusted`]).
+/// Verifies and loads compiled code. If the code cannot be used on this machine, returns the WASM in the file instead.
+/// `trusted`: `true` if the operator has vouched for the origin of the bytes (see [`Source::is_trusted`]).
 pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Found, LoadError> {
     let damaged = |what| LoadError::new(source, what, CURE);
     let file = File::open(contents).map_err(damaged)?;
@@ -400,7 +400,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// Reads a part of the file and verifies its digest.
+    /// Reads a part of the file and verifies its digest. `name`: name of the part for the error message.
     fn part(&self, part: &Part, range: &Range<u64>, name: &str) -> Result<Bytes, String> {
         let bytes = self.contents.read(range.clone()).map_err(|error| error.to_string())?;
         match hex(&sha256(&bytes)) == part.sha256 {

@@ -12,7 +12,7 @@ use super::load_error::LoadError;
 use hostler_handler::{Call, Handler, Mark, Outcome};
 use hostler_types::State;
 
-/// Runs components of one contract.
+/// Handler that runs a component. `C` is the contract that the component implements.
 pub(super) struct ComponentHandler<C> {
     guest: Guest,
     contract: C,

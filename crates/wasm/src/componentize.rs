@@ -1,6 +1,6 @@
-//! Converts a core module into a component if the module contains a description of its exports. Compilers produce
-//! modules of this kind for targets without component support, for example `wasm32-unknown-unknown`. The component
-//! imports no WASI, so creating an instance of the component is cheap.
+//! Converts a core module into a component if the module contains a description of its exports. Compilers produce such
+//! modules for targets without component support, for example `wasm32-unknown-unknown`. The resulting component imports
+//! no WASI, so it is cheap to instantiate.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ use wit_component::{ComponentEncoder, metadata};
 use super::load_error::LoadError;
 use super::source::Source;
 
-/// Prefix of the names of custom sections in which a module describes its exports (crate `wit-component`, module
+/// Prefix of the names of the custom sections in which a module describes its exports (crate `wit-component`, module
 /// `metadata`).
 const METADATA: &[u8] = b"component-type";
 
-/// Returns the binary to compile. If the binary is a core module that contains a description of its exports, converts
-/// the module into a component. Returns any other binary unchanged.
+/// Returns the binary to compile. If `binary` is a core module that contains a description of its exports, returns the
+/// component into which the module was converted. Returns any other binary unchanged.
 ///
 /// # Errors
 /// [`LoadError`] if the module is damaged or cannot be converted.
@@ -43,7 +43,7 @@ pub(super) fn componentized<'a>(
     })
 }
 
-/// First bytes of a pointer, which Git LFS puts in place of a file that is stored elsewhere (Git LFS, spec.md).
+/// First bytes of a Git LFS pointer, which takes the place of a file that is stored elsewhere (Git LFS, spec.md).
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// Returns the binary form of a `.wasm` or `.wat` file.
@@ -57,8 +57,8 @@ pub(super) fn to_binary<'a>(source: &Source, bytes: &'a [u8]) -> Result<Cow<'a, 
             return LoadError::new(source, "it is a pointer of Git LFS, not the file itself", cure);
         }
         let what = "it is neither WASM nor its text form";
-        // The text form of WASM starts with a parenthesis or a comment. For any other text, the error of the parser
-        // would be of no help.
+        // The text form of WASM starts with a parenthesis or a comment. For any other text, the parser's error would
+        // not help.
         if !bytes.trim_ascii_start().starts_with(b"(") && !bytes.trim_ascii_start().starts_with(b";;") {
             return LoadError::new(
                 source,

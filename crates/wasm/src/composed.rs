@@ -1,6 +1,6 @@
 //! Detects handlers that are composed of several components. The engine copies a value from one component to another in
-//! a single operation. During the copy, the engine does not check whether the guest must stop. A guest that copies
-//! large values may therefore be stopped late.
+//! a single operation. During the copy, the engine does not check whether the guest must stop. Therefore, a guest that
+//! copies large values may be stopped late.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use super::artifact::Artifact;
 use super::source::Source;
 
 /// Maximum linear memory of a sandbox, in bytes, for which every copy between components takes less than 50 ms. hostler
-/// allows a guest to run for 50 ms after its processing timeout. If a sandbox has more memory, a single copy may take
-/// longer than 50 ms. See book/src/reliability.md for the measurements.
+/// allows a guest to run for 50 ms after its processing timeout. In a sandbox with more memory, a single copy may take
+/// longer. See book/src/reliability.md for the measurements.
 const PROMPT: u64 = 16 << 20;
 
 /// A handler or a hooks component whose guest may outlive its processing timeout because of a long copy.
@@ -22,14 +22,14 @@ pub struct LongCopies {
 }
 
 impl LongCopies {
-    /// Checks a file whose sandboxes have `memory` bytes of linear memory. `None`: no copy between components takes
-    /// longer than 50 ms.
+    /// Checks a file whose sandboxes may have up to `memory` bytes of linear memory. Returns `None` if no copy between
+    /// components takes longer than 50 ms.
     pub(super) fn of(source: &Source, artifact: &Artifact, memory: u64) -> Option<Self> {
         let can = memory > PROMPT && is_composed(artifact);
         can.then(|| Self { file: source.to_string(), memory })
     }
 
-    /// Returns the recommended fix.
+    /// Returns a suggested fix.
     pub fn cure(&self) -> String {
         format!("set limits.memory to {}MiB or less, or build it as one component", PROMPT >> 20)
     }

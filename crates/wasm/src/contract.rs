@@ -1,5 +1,4 @@
-//! The contract of `wit/consumer.wit`: the types that the host and guests pass to each other, and the call of a
-//! handler.
+//! The contract in `wit/consumer.wit`: the types that the host and its guests exchange, and the call to the handler.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -13,10 +12,10 @@ use hostler_handler::{Call, Outcome};
 use hostler_types::State;
 use hostler_types::message::Plain;
 
-/// The interface `handler`, which identifies a component as a handler.
+/// The `handler` interface, which identifies a component as a handler.
 pub(super) const HANDLER: Interface = own("hostler:consumer/handler");
 
-/// The function `handle` of the interface `handler`.
+/// The `handle` function of the `handler` interface.
 const HANDLE: Function = Function { interface: HANDLER, name: "handle", alone: false };
 
 /// The hooks. Each hook is an interface with one function of the same name.
@@ -33,10 +32,10 @@ const fn hook(interface: &'static str, name: &'static str) -> Function {
     Function { interface: own(interface), name, alone: false }
 }
 
-/// The result of the function `handle`.
+/// The result of the `handle` function.
 type HandleResult = (Result<GuestOutcome, String>,);
 
-/// A component that exports `handler` of hostler's own contract.
+/// A component that exports the `handler` interface of hostler's own contract.
 pub(super) struct Consumer {
     handle: Export,
 }
@@ -199,7 +198,7 @@ impl From<State> for GuestState {
     }
 }
 
-/// Returns a duration in whole milliseconds. Returns `u64::MAX` if the number of milliseconds is larger.
+/// Returns a duration in whole milliseconds, or `u64::MAX` if the number is larger.
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,10 +1,10 @@
 //! Checks the resources that a handler needs from a sandbox, because the engine does not check all of them at load
-//! time. This module adds up the needs of all instances in a sandbox: initial memory, initial elements of tables, and
-//! elements of passive segments. The engine copies passive segments for each instance.
+//! time. This module adds up the needs of all instances in a sandbox: initial memory, initial table elements, and
+//! elements in passive segments, which the engine copies for each instance.
 //!
-//! A component refers to modules by indices into lists. Each section may add to the lists, and inner components may
-//! refer to the lists of outer components. This module therefore processes the sections of a component in the same
-//! order as the engine.
+//! A component refers to modules, components and instances by their indices in index spaces. Each section may add items
+//! to the index spaces, and inner components may refer to the index spaces of outer components. This module therefore
+//! processes the sections of a component in the same order as the engine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use super::source::Source;
 /// Length in bytes of a WASM binary's preamble, which precedes the first section.
 const PREAMBLE: usize = 8;
 
-/// Binary logarithm of the default page size of a memory (64 KiB).
+/// Binary logarithm of the default memory page size (64 KiB).
 const PAGE: u32 = 16;
 
 /// Section ids of a core module.
@@ -44,9 +44,8 @@ const EXPORTS: u8 = 11;
 
 type Result<T> = std::result::Result<T, BinaryReaderError>;
 
-/// Refuses a handler whose sandboxes would need more table elements or passive elements than the host allows for a
-/// sandbox. Returns the initial memory of a sandbox in bytes. The caller must compare this size with `limits.memory`.
-/// `binary` must be valid WASM.
+/// Returns the initial memory of a sandbox in bytes, which the caller must compare with `limits.memory`. Fails if a
+/// sandbox would need more table elements or passive elements than it may have. `binary` must be valid WASM.
 ///
 /// # Errors
 /// [`LoadError`] names the limit that the handler exceeds.
@@ -74,7 +73,7 @@ struct Demand {
     memory: u64,
     /// Total number of elements in the tables.
     tables: u64,
-    /// Total number of elements in copies of passive segments.
+    /// Total number of elements in passive segments, which the engine copies for each instance.
     passive: u64,
 }
 
@@ -95,7 +94,7 @@ fn of_binary(binary: &[u8]) -> Result<Demand> {
     Ok(demand)
 }
 
-/// Returns the demand of one instance of a module.
+/// Returns the demand of one instance of a core module.
 fn of_module(binary: &[u8]) -> Result<Demand> {
     let mut demand = Demand::default();
     for (id, content) in sections(binary)? {
@@ -144,28 +143,27 @@ fn items<'a, T: FromReader<'a>>(content: &'a [u8]) -> Result<SectionLimited<'a, 
     SectionLimited::new(BinaryReader::new(content, 0))
 }
 
-/// An item in one of a component's lists.
+/// An item in one of a component's index spaces.
 #[derive(Clone)]
 enum Item<'a> {
     /// A module, with the demand of each of its instances.
     Module(Demand),
     Component(Rc<Inner<'a>>),
     Instance(Rc<Exports<'a>>),
-    /// An item that the host provides. The file does not contain the item.
+    /// An item that is not in the file, because the host provides it.
     Foreign,
 }
 
 /// Items by name: the exports of an instance, or the arguments with which a component is instantiated.
 type Exports<'a> = BTreeMap<&'a str, Item<'a>>;
 
-/// A component, which may refer to the items of the enclosing component.
+/// A component, and the scope of the enclosing component, to whose items it may refer.
 struct Inner<'a> {
     binary: &'a [u8],
     outer: Option<Rc<Scope<'a>>>,
 }
 
-/// The lists of items that the sections of a component define. Contains only the items of the sections that have
-/// already been processed.
+/// The index spaces of a component. They contain only the items from sections that have already been processed.
 struct Scope<'a> {
     modules: RefCell<Vec<Item<'a>>>,
     components: RefCell<Vec<Item<'a>>>,
@@ -268,7 +266,7 @@ fn instantiate<'a>(inner: &Inner<'a>, arguments: &Exports<'a>, demand: &mut Dema
                     let export = export?;
                     let item = scope.get(export.kind, export.index);
                     exports.insert(export.name.name, item.clone());
-                    // An export also defines a new item in the list.
+                    // An export also adds a new item to the index space.
                     scope.push(export.kind, item);
                 }
             }
@@ -334,7 +332,7 @@ mod tests {
         assert_eq!(demand(&none), (0, 0));
         let twice = "(core instance (instantiate $m)) (core instance (instantiate $m))";
         assert_eq!(demand(&format!("(component (core module $m {MODULE}) {twice})")), (30, 6));
-        // A module of an outer component that an inner component instantiates.
+        // A module in an outer component, instantiated by an inner component.
         let inner = format!(
             "(component (core module $m {MODULE})
                (component $c (alias outer 1 $m (core module $mine)) (core instance (instantiate $mine)))

@@ -1,5 +1,5 @@
-//! Log lines for denied operations. Each kind of denied operation is logged at most once per handler call, even if the
-//! guest repeats the operation.
+//! Log lines for denied operations. Each kind of operation is logged at most once per handler call, even if the guest
+//! repeats it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hostler_telemetry::BY_GUEST;
 use hostler_types::message::Message;
 
-/// Maximum number of denied operations to log for one handler call. Without the limit, a guest that tries many
-/// operations could flood the log.
+/// Maximum number of denied operations to log per handler call. Without this limit, a guest that tries many operations
+/// could flood the log.
 const MAX_LINES: usize = 16;
 
 /// Logs the operations that were denied to the guest during one handler call.

@@ -15,8 +15,8 @@ use super::limits::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 /// stopped.
 const EPOCH_TICK: Duration = Duration::from_millis(10);
 
-/// Maximum size of a linear memory in bytes: the full address space of 32-bit WASM. The engine reserves this number of
-/// addresses for every memory, even if the limit on the sandbox is smaller.
+/// Maximum size of a linear memory in bytes: the full address space of 32-bit WASM. The engine reserves an address
+/// range of this size for every memory, even if the sandbox's limit is smaller.
 const MAX_MEMORY: usize = 4 << 30;
 
 /// Size of the address range of each memory in a sandbox, in bytes: the memory and its guard region.
@@ -26,13 +26,13 @@ pub const SANDBOX_ADDRESSES: u64 = MAX_MEMORY as u64 + (64 << 20);
 /// space.
 const ADDRESSES: u64 = 1 << 46;
 
-/// Size of the first part of a slot for a linear memory, in bytes. When a guest has ended, the engine zeroes this part
-/// for the next guest and returns the rest of the slot to the kernel. A guest whose memory fits in this part has fewer
-/// page faults.
+/// Number of bytes at the start of a linear-memory slot that the engine keeps resident. When a guest has ended, the
+/// engine zeroes these bytes for the next guest, and returns the rest of the slot to the kernel. A guest whose memory
+/// fits in them has fewer page faults.
 const KEEP_RESIDENT: usize = 256 * 1024;
 
-/// Size of the first part of a slot for a table, in bytes. When a guest has ended, the engine zeroes this part for the
-/// next guest and returns the rest of the slot to the kernel.
+/// Number of bytes at the start of a table slot that the engine keeps resident. When a guest has ended, the engine
+/// zeroes these bytes for the next guest, and returns the rest of the slot to the kernel.
 const KEEP_RESIDENT_OF_TABLE: usize = 64 * 1024;
 
 /// Compiles and runs guests. Cheap to clone.
@@ -45,7 +45,7 @@ pub struct Engine {
     files: usize,
 }
 
-/// The dimensions of the pool of sandboxes.
+/// Dimensions of the sandbox pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pool {
     /// Maximum number of sandboxes that exist at the same time.
@@ -58,8 +58,8 @@ pub struct Pool {
 pub struct EngineError(String);
 
 impl Engine {
-    /// Creates an engine with a pool of sandboxes. If the address space is too small for a pool, the engine allocates each
-    /// sandbox on demand.
+    /// Creates an engine with a pool of sandboxes. If the address space is too small for a pool, the engine creates
+    /// each sandbox on demand instead.
     ///
     /// # Errors
     /// [`EngineError`] if this machine cannot run guests at all.
@@ -70,8 +70,8 @@ impl Engine {
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(pool, most)));
             match wasmtime::Engine::new(&config) {
                 Ok(engine) => return Self::start(engine),
-                // The process may have fewer addresses than the processor supports (`ulimit -v`). Retries with half as
-                // many memories for each sandbox.
+                // The process may have a smaller address space than the processor supports (`ulimit -v`). In that case,
+                // retry with half as many memories for each sandbox.
                 Err(_) if most > 1 => most /= 2,
                 Err(error) => {
                     tracing::warn!(error = format!("{error:#}"), "cannot pool sandboxes; each is created on demand");
@@ -128,8 +128,8 @@ impl Engine {
     }
 }
 
-/// Returns the settings that affect compiled code. These settings must be the same when a handler runs and when a
-/// handler is compiled ahead of time.
+/// Returns the settings that affect compiled code. They must be the same when a handler is compiled ahead of time and
+/// when it runs.
 pub(super) fn base_config() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true);
@@ -143,8 +143,7 @@ static COMPILES_IN_PARALLEL: AtomicBool = AtomicBool::new(true);
 
 /// Sets the number of threads for compiling. All engines that are created after this call share the threads. The
 /// default is one thread per CPU. Starts the threads during this call, because a failure to start threads during a
-/// compilation could not be handled. If the threads cannot be started, each engine compiles on the calling thread
-/// alone.
+/// compilation could not be handled. If the threads cannot be started, each engine compiles on the calling thread only.
 pub fn compile_with(threads: usize) {
     let started = threads > 1 && rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().is_ok();
     COMPILES_IN_PARALLEL.store(started, Ordering::Relaxed);
@@ -153,7 +152,7 @@ pub fn compile_with(threads: usize) {
 /// Returns the settings of a pool with at most `memories` memories for each sandbox. The pool has enough slots for all
 /// sandboxes to use their maximum numbers of instances, memories and tables at the same time. A sandbox therefore never
 /// lacks a slot because of other sandboxes. A component that exceeds any of these maximum numbers is refused at load
-/// time. The pool reserves only addresses. The kernel allocates a page when the page is first accessed.
+/// time. The pool reserves only address space. The kernel allocates a page when it is first accessed.
 fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
     let all = |most: u32| pool.sandboxes.saturating_mul(most);
     let mut config = PoolingAllocationConfig::new();
@@ -165,7 +164,7 @@ fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
         .total_stacks(pool.sandboxes)
         // The smaller limit of each sandbox is enforced by `limits.rs`.
         .max_memory_size(MAX_MEMORY)
-        // Idle slots are counted once per sandbox.
+        // Keeps at most as many idle slots warm as there are sandboxes.
         .max_unused_warm_slots(pool.sandboxes)
         .max_memories_per_component(memories)
         .max_tables_per_component(TABLES)
@@ -183,13 +182,13 @@ fn pooling(pool: Pool, memories: u32) -> PoolingAllocationConfig {
 }
 
 /// Returns the maximum number of memories for each sandbox: the largest number, up to [`MEMORIES`], for which the pool
-/// of all sandboxes reserves at most [`ADDRESSES`] addresses.
+/// reserves at most [`ADDRESSES`] bytes of address space for all sandboxes.
 fn memories(sandboxes: u32) -> u32 {
     let fit = ADDRESSES / SANDBOX_ADDRESSES / u64::from(sandboxes.max(1));
     u32::try_from(fit).unwrap_or(MEMORIES).clamp(1, MEMORIES)
 }
 
-/// Advances the epoch while any guest runs, and sleeps otherwise.
+/// Handle to the thread that advances the epoch while any guest is running, and sleeps otherwise.
 pub(super) struct Ticker {
     running: Arc<AtomicUsize>,
     thread: Thread,
@@ -248,7 +247,8 @@ impl Drop for Running<'_> {
 mod tests {
     use super::*;
 
-    /// Fills the pool with `sandboxes` live sandboxes of a component.
+    /// Creates `sandboxes` sandboxes of a component at the same time, to fill the pool. `text`: text form of the
+    /// component.
     fn fill(engine: &Engine, sandboxes: u32, text: &str) -> wasmtime::Result<()> {
         let component = wasmtime::component::Component::new(engine.inner(), text)?;
         let linker = wasmtime::component::Linker::<()>::new(engine.inner());
@@ -263,8 +263,8 @@ mod tests {
         Ok(())
     }
 
-    /// Returns a component with `instances` instances. The first `memories` instances have a memory each. The next
-    /// `tables` instances have a table each.
+    /// Returns the text form of a component with `instances` instances. Each of the first `memories` instances has a
+    /// memory. Each of the next `tables` instances has a table.
     fn component(instances: u32, memories: u32, tables: u32) -> String {
         let mut text =
             "(component (core module $plain) (core module $memory (memory 1)) (core module $table (table 1 funcref))"

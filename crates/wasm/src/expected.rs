@@ -1,11 +1,11 @@
 //! Overrides WASI functions, and checks that each function exists in the linker under its expected name. Many overrides
-//! enforce limits on guests. If an update of wasmtime-wasi renamed a function and there were no check, the override
-//! would have no effect, and guests would no longer be limited.
+//! enforce limits on guests. Without the check, if an update of wasmtime-wasi renamed a function, the override would
+//! have no effect, and guests would no longer be limited.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, LinkerInstance};
 
-/// Overrides functions of an interface in the linker. `add` adds the overriding functions.
+/// Overrides `functions` of `interface` in the linker. `add` adds the overriding functions.
 ///
 /// # Errors
 /// A function is missing from the linker. After an error, the linker must not be used.

@@ -4,17 +4,17 @@
 use super::load_error::LoadError;
 use super::source::{Contents, Source};
 
-/// The operating system in the header of the engine's own ELF artifacts (`ELFOSABI_WASMTIME`).
+/// Value of the operating-system field in the header of the engine's own ELF artifacts (`ELFOSABI_WASMTIME`).
 const ENGINE: u8 = 200;
 
-/// Offset of the operating system in an ELF header (`EI_OSABI`).
+/// Offset of the operating-system field in an ELF header (`EI_OSABI`).
 const SYSTEM: usize = 7;
 
-/// The fix: how to build a program for WASI.
+/// Suggested fix: build the program for WASI.
 const CURE: &str = "build it for WASI: Go with GOOS=wasip1 GOARCH=wasm, Rust with --target wasm32-wasip1, C with the clang of \
                     the WASI SDK";
 
-/// Refuses a native program.
+/// Returns an error if `contents` is a native program. `source`: source of `contents`, for the error message.
 pub(super) fn refuse(source: &Source, contents: &Contents) -> Result<(), LoadError> {
     let start = contents.read(0..contents.length().min(SYSTEM as u64 + 1));
     let start = start.map_err(|error| LoadError::unreadable(source, &error))?;
@@ -24,7 +24,8 @@ pub(super) fn refuse(source: &Source, contents: &Contents) -> Result<(), LoadErr
     }
 }
 
-/// Returns the format of a native program, detected from the first bytes of the file.
+/// Returns the format of a native program, detected from the first bytes of the file. `None`: the file is not a native
+/// program.
 fn kind(start: &[u8]) -> Option<&'static str> {
     match start {
         [0x7f, b'E', b'L', b'F', ..] if start.get(SYSTEM) != Some(&ENGINE) => Some("ELF"),

@@ -39,11 +39,11 @@ pub(super) struct Live {
     pub(super) used: u32,
 }
 
-/// An exported function. The function is looked up once, when the component is loaded.
+/// An exported function, looked up once when the component is loaded.
 pub(super) type Export = ComponentExportIndex;
 
 impl Guest {
-    /// Creates a guest from a linked component. Each instance has `memory` bytes of linear memory.
+    /// Creates a guest from a linked component. Each instance may use up to `memory` bytes of linear memory.
     pub(super) fn new(
         engine: &Engine,
         pre: InstancePre<Sandbox<ComponentWasi>>,
@@ -78,18 +78,17 @@ impl Guest {
         &self.definition.consumer
     }
 
-    /// Returns the scope of a sandbox for a call.
+    /// Returns the scope for a sandbox that processes the message of `call`.
     pub(super) fn scope(&self, call: &Call) -> Scope {
         Scope::of(call, &self.definition)
     }
 
-    /// Returns the scope of a sandbox for a hook that has no message.
+    /// Returns the scope for a sandbox that runs a hook without a message.
     pub(super) fn scope_without_message(&self, bounds: Bounds) -> Scope {
         Scope::new(bounds, Denials::new(Arc::clone(&self.definition.consumer), None))
     }
 
-    /// Creates a sandbox and an instance in the sandbox. If the creation fails, the error is the outcome of the handler
-    /// call.
+    /// Creates a sandbox, and an instance of the component in it. If this fails, the error is the outcome of the call.
     pub(super) async fn instantiate(&self, scope: Scope, output: &Output, stdin: Stdin<'_>) -> Result<Live, Outcome> {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let _running = self.engine.running();
@@ -105,9 +104,9 @@ impl Guest {
         }
     }
 
-    /// Returns the WASI context of a sandbox. If the context has folders or input from the message, creates the context
-    /// at once. A missing folder then fails the message before the guest starts, and the borrowed input need not be
-    /// stored. If the context has neither, the context is created at its first use.
+    /// Returns the WASI context for a sandbox. If the context has folders or input from the message, it is created at
+    /// once. A missing folder then fails the message before the guest starts, and the borrowed input need not be
+    /// stored. Otherwise, the context is created when it is first used.
     fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, Outcome> {
         if self.definition.grants.dirs.is_empty() && stdin.env.is_empty() && stdin.body.is_empty() {
             let (definition, sink, limits) = (Arc::clone(&self.definition), sink.clone(), self.limits.clone());
@@ -120,7 +119,7 @@ impl Guest {
     }
 }
 
-/// Returns the outcome for a call whose sandbox needs a granted folder that cannot be opened.
+/// Returns the outcome of a call whose sandbox needs a granted folder that cannot be opened.
 pub(super) fn no_folder(error: &wasmtime::Error) -> Outcome {
     let reason = format!("a granted folder cannot be opened: {error:#}");
     match host_limit::of(error.as_ref()) {
@@ -130,7 +129,7 @@ pub(super) fn no_folder(error: &wasmtime::Error) -> Outcome {
 }
 
 impl Live {
-    /// Calls an exported function. The error is the reason why the guest did not return.
+    /// Calls an exported function. The error says why the guest did not return.
     pub(super) async fn call<P, R>(&mut self, export: &Export, params: P) -> Result<R, wasmtime::Error>
     where
         P: ComponentNamedList + Lower,
@@ -141,7 +140,7 @@ impl Live {
         function.call_async(&mut self.store, params).await
     }
 
-    /// Returns the reason why a call of an exported function did not return, for the log.
+    /// Returns, for the log, the reason why a call to an exported function did not return.
     pub(super) fn fault(&self, error: &wasmtime::Error) -> String {
         sandbox::fault(error, &self.store.data().limits)
     }
@@ -151,8 +150,8 @@ impl Live {
         self.store.data_mut().trapped(error)
     }
 
-    /// Returns the final outcome of a call that ended with `outcome`. If the call reached a limit of the host, a
-    /// failure or a retry becomes [`Outcome::HostLimit`].
+    /// Returns the final outcome of a call that ended with `outcome`. If the call reached a host limit, a failure or a
+    /// retry becomes [`Outcome::HostLimit`].
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         self.store.data_mut().judge(outcome)
     }
@@ -163,7 +162,7 @@ impl Live {
         self.store.data_mut()
     }
 
-    /// Prepares the instance for another call.
+    /// Prepares the instance for another call, whose output goes to `output`.
     pub(super) fn reuse_for(&mut self, scope: Scope, output: &Output) {
         self.sink.redirect(output);
         self.store.data_mut().enter(Arc::new(scope));
@@ -175,6 +174,6 @@ pub(super) trait Contract: Sized + Send + Sync + 'static {
     /// Finds the exported functions of a component.
     fn find(guest: &Guest) -> Result<Self, LoadError>;
 
-    /// Calls the component with one message. The error is the reason why the guest did not return from the call.
+    /// Calls the component with one message. The error says why the guest did not return from the call.
     fn handle(&self, live: &mut Live, call: &Call) -> impl Future<Output = Result<Outcome, wasmtime::Error>> + Send;
 }

@@ -1,5 +1,5 @@
-//! Lifecycle hooks. A component handler may export hooks itself. A separate component with hooks can wrap a handler of
-//! any kind.
+//! Lifecycle hooks. A component handler may export hooks itself. A separate component with hooks can wrap any kind of
+//! handler.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,8 +58,8 @@ impl HookSet {
         }
     }
 
-    /// Calls `message-end` for a call that began at `started`. `live` is an instance of `guest`. A failure of the hook
-    /// is logged, but does not change the outcome. Returns `true` if the instance can be reused.
+    /// Calls `message-end` at the end of a call that began at `started`. `live` is an instance of `guest`. A failure of
+    /// the hook is logged, but does not change the outcome. Returns `true` if the instance can be reused.
     pub(super) async fn end(
         &self,
         guest: &Guest,
@@ -80,8 +80,8 @@ impl HookSet {
         false
     }
 
-    /// Returns `true` if the component exports `processing-timeout`. That hook decides the outcome of a message at its
-    /// processing timeout.
+    /// Returns `true` if the component exports `processing-timeout`, the hook that decides the outcome of a message
+    /// when its processing timeout is reached.
     pub(super) fn decide_timeouts(&self) -> bool {
         self.processing_timeout.is_some()
     }
@@ -128,7 +128,7 @@ impl HookSet {
     }
 }
 
-/// Calls a hook in a fresh instance. The error is the reason why the hook did not return.
+/// Calls a hook in a fresh instance. The error says why the hook did not return.
 async fn in_fresh_instance<P, R>(
     guest: &Guest,
     scope: Scope,

@@ -1,4 +1,4 @@
-//! Detection of the [host limit](Limit) that caused an error.
+//! Finds the [host limit](Limit) that caused an error.
 
 use std::error::Error as StdError;
 use std::io;
@@ -7,7 +7,7 @@ use hostler_handler::Limit;
 use rustix::io::Errno;
 use wasmtime::PoolConcurrencyLimitError;
 
-/// Returns the host limit that caused an error. `None`: no host limit is among the error's causes.
+/// Returns the host limit that caused an error. `None`: the causes of the error include no host limit.
 pub(crate) fn of(error: &(dyn StdError + 'static)) -> Option<Limit> {
     std::iter::successors(Some(error), |&error| error.source()).find_map(|cause| {
         if cause.is::<PoolConcurrencyLimitError>() {

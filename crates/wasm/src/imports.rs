@@ -1,5 +1,5 @@
-//! Imports of components in addition to WASI: `context` and `producer`. Also sends the messages of guests of any
-//! contract.
+//! Host functions that components import in addition to WASI: `context` and `producer`. Also sends messages for guests,
+//! whatever their contract.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Outgoing};
 
-/// Adds the interfaces `context` and `producer` to the linker.
+/// Adds the `context` and `producer` interfaces to the linker.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     let mut context = linker.instance(&format!("hostler:consumer/context@{VERSION}"))?;
     context
@@ -65,7 +65,7 @@ struct Attribute {
     value: Value,
 }
 
-/// The WIT type `options` of `producer`.
+/// The WIT type `options` in the `producer` interface.
 #[derive(ComponentType, Lift)]
 #[component(record)]
 struct Options {
@@ -123,15 +123,15 @@ impl From<SendError> for Refusal {
     }
 }
 
-/// Sends a message for a guest, and returns the id of the message. Fails if the consumer's `allow.send` does not
-/// contain the channel.
+/// Sends a message to `channel` for a guest, and returns the id of the message. Fails if the consumer's `allow.send`
+/// does not contain the channel.
 #[cfg(feature = "messaging")]
 pub(super) async fn send(grants: &Grants, scope: &Scope, channel: &str, message: Outgoing) -> Result<String, Refusal> {
     let channel = granted(grants, scope, channel)?;
     pass_on(grants, scope, &channel, message).await
 }
 
-/// Returns the channel with this name. If the consumer's `allow.send` does not contain the channel, logs a denial and
+/// Returns the channel with this name. If the consumer's `allow.send` does not contain the channel, logs the denial and
 /// fails.
 fn granted(grants: &Grants, scope: &Scope, channel: &str) -> Result<Channel, Refusal> {
     let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
@@ -149,8 +149,8 @@ async fn pass_on(grants: &Grants, scope: &Scope, channel: &Channel, mut message:
     producer.send_one(channel, message).await.map_err(|error| unsent(scope, error))
 }
 
-/// Converts the error of a send. If the queue's client has reached a host limit, records the limit, because the guest
-/// is not at fault.
+/// Converts the error of a failed attempt to send. If the queue's client has reached a host limit, records the limit,
+/// because the guest is not at fault.
 pub(super) fn unsent(scope: &Scope, error: SendError) -> Refusal {
     if let (SendError::Queue(_), Some(limit)) = (&error, Limit::at_hand()) {
         scope.reach(limit);
@@ -158,7 +158,7 @@ pub(super) fn unsent(scope: &Scope, error: SendError) -> Refusal {
     error.into()
 }
 
-/// Returns the producer that sends guests' messages.
+/// Returns the producer that sends guests' messages. Fails if there is none.
 pub(super) fn producer(grants: &Grants) -> Result<&Producer, Refusal> {
     let none = || Refusal::Unavailable("this run of the handler has no queue to send to".into());
     grants.producer.as_ref().ok_or_else(none)

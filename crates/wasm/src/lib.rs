@@ -1,7 +1,7 @@
 //! The WASM engine: loads handlers from files and runs them in sandboxes.
 //!
-//! The consumer crate depends only on the trait [`Handler`] (`hostler-handler`). [`load`] creates a [`Handler`] from a file of
-//! any kind that the contract allows, or from bytes that [`fetch`] downloaded.
+//! The consumer crate depends only on the [`Handler`] trait (`hostler-handler`). [`load`] creates a [`Handler`] from a
+//! file of any kind that the contract allows, or from bytes that [`fetch`] downloaded.
 //!
 //! | file | job |
 //! |---|---|
@@ -10,32 +10,32 @@
 //! | `artifact` | a handler's file: verifies its pin, detects the handler kind from its exports |
 //! | `load_error` | the error for a handler that cannot be loaded |
 //! | `foreign` | detection of native programs, which are not WASM |
-//! | `contain` | panics in the libraries that read a file, reported as faults of the file |
-//! | `componentize` | a core module that describes its exports → a component |
+//! | `contain` | catches panics in the libraries that read a file, and reports them as faults in the file |
+//! | `componentize` | core module that describes its exports → component |
 //! | `composed` | detection of handlers that are composed of several components and may be stopped late |
 //! | `bulk` | splits bulk memory operations into pieces, between which a guest can be stopped |
-//! | `demand` | checks of a handler's resources that the engine does not make at load time |
-//! | `build`, `compiled` | WASM → code; code compiled ahead of time, and its checks |
+//! | `demand` | checks the resources that a handler needs, which the engine does not check at load time |
+//! | `build`, `compiled` | WASM → native code; code compiled ahead of time, and its checks |
 //! | `cache` | fetched and compiled handlers, stored for the next start |
 //! | `engine` | wasmtime's settings, the pool of sandboxes, the epoch |
 //! | `link`, `guest` | a component linked with the host's functions; its instances |
 //! | `component` | handlers that are components: reused instances, hooks in the same component |
-//! | `contract`, `messaging/`, `wasmcloud` | calls of components, by contract |
+//! | `contract`, `messaging/`, `wasmcloud` | calls to components, by contract |
 //! | `command` | commands as handlers |
 //! | `hooks` | lifecycle hooks, in the handler's component or in a separate component |
 //! | `signature` | functions that a component exports for a contract, with their types checked |
 //! | `sandbox`, `scope` | one store with its limits and capabilities; the call that a sandbox serves |
 //! | `limits` | limits on memory, tables, and memory that the host allocates for a guest |
 //! | `expected` | overrides of WASI functions, which must exist |
-//! | `files` | open files of a sandbox |
+//! | `files` | limit on a sandbox's open files |
 //! | `listing/` | listings of granted folders, in parts |
-//! | `lists` | bounded lists from guests |
-//! | `host_limit` | limits of the host that a call reached |
+//! | `lists` | lists from guests, limited in length |
+//! | `host_limit` | finds the host limit that caused an error |
 //! | `capabilities` | grants → a WASI context |
 //! | `imports` | imports of components beyond WASI |
 //! | `stubs` | imports that the host does not implement |
 //! | `http/` | outgoing HTTP |
-//! | `preview1` | original functions of WASI preview 1, for their overrides |
+//! | `preview1` | original WASI preview 1 functions, for their overrides |
 //! | `denial`, `denied/` | log lines for denied operations |
 //! | `output` | standard output and error |
 
@@ -120,17 +120,17 @@ const WIT: &str = "wit/ of this hostler";
 pub struct Definition {
     /// The name of the consumer that runs the handler.
     pub consumer: Arc<str>,
-    /// The handler's bytes: a `.wasm`, `.wat` or `.cwasm` file.
+    /// Source of the handler's bytes: a `.wasm`, `.wat` or `.cwasm` file.
     pub source: Source,
     /// The SHA-256 that the handler's bytes must have. `None`: the SHA-256 is not checked.
     pub sha256: Option<[u8; 32]>,
-    /// A separate component with lifecycle hooks.
+    /// A separate component with lifecycle hooks. `None`: there is no separate component.
     pub hooks: Option<Source>,
     /// The SHA-256 that the bytes of `hooks` must have. `None`: the SHA-256 is not checked.
     pub hooks_sha256: Option<[u8; 32]>,
-    /// The grants of the handler's guests and of the hooks.
+    /// Resources that the handler and the hooks may use.
     pub grants: Grants,
-    /// Maximum number of messages that an instance processes. If the number is 1, each message gets a fresh instance.
+    /// Maximum number of messages that an instance processes. 1: each message gets a fresh instance.
     pub messages_per_instance: u32,
     /// Set if the standard output of a command is its reply.
     pub reply_from_stdout: bool,
@@ -155,8 +155,8 @@ pub fn load(engine: &Engine, definition: &Definition) -> Result<Loaded, LoadErro
     Ok(Loaded { engine: engine.clone(), definition: Arc::new(definition.clone()), artifact, hooks, summary })
 }
 
-/// A compiled handler. The host calls [`Loaded::handler`] to set the limits of the handler's sandboxes, after all
-/// handlers are loaded and their memory needs are known.
+/// A compiled handler. After all handlers are loaded and their memory needs are known, the host calls
+/// [`Loaded::handler`] with the memory limit for the handler's sandboxes.
 pub struct Loaded {
     engine: Engine,
     definition: Arc<Definition>,
@@ -173,8 +173,8 @@ impl Loaded {
         self.artifact.code_size() + self.hooks.as_ref().map_or(0, |(_, hooks)| hooks.code_size())
     }
 
-    /// Returns `true` if the handler or its separate hooks export `state-changed`. The hook `state-changed` runs in its
-    /// own sandbox, in addition to the sandboxes for messages.
+    /// Returns `true` if the handler or its separate hooks export `state-changed`. That hook runs in its own sandbox,
+    /// in addition to the sandboxes for messages.
     pub fn observes_states(&self) -> bool {
         let artifacts = [Some(&self.artifact), self.hooks.as_ref().map(|(_, hooks)| hooks)];
         let mut components = artifacts.into_iter().flatten().filter_map(Artifact::component);
@@ -182,14 +182,14 @@ impl Loaded {
     }
 
     /// Returns an entry for each component (the handler, the separate hooks) whose guests may outlive the processing
-    /// timeout because of long copies. `memory` is the size of a sandbox's linear memory in bytes.
+    /// timeout because of long copies. `memory`: maximum linear memory of a sandbox in bytes.
     pub fn long_copies(&self, memory: u64) -> Vec<LongCopies> {
         let handler = LongCopies::of(&self.definition.source, &self.artifact, memory);
         let hooks = self.hooks.as_ref().and_then(|(source, hooks)| LongCopies::of(source, hooks, memory));
         handler.into_iter().chain(hooks).collect()
     }
 
-    /// Creates the handler. Each sandbox of the handler has `memory` bytes of linear memory.
+    /// Creates the handler. Each of its sandboxes may use up to `memory` bytes of linear memory.
     ///
     /// # Errors
     /// [`LoadError`] if the initial memory of the handler exceeds `memory` bytes, or if an import cannot be linked.
@@ -221,8 +221,8 @@ impl Loaded {
     }
 }
 
-/// Refuses at load time a guest whose initial memory exceeds the limit `memory`, because no instance of the guest could
-/// be created and every message would fail.
+/// Returns an error if a guest's initial memory, `least`, exceeds its limit, `memory`. This is checked at load time,
+/// because otherwise no instance of the guest could be created and every message would fail.
 fn roomy(source: &Source, least: u64, memory: u64) -> Result<(), LoadError> {
     if least > memory { Err(LoadError::needs_memory(source, least, memory)) } else { Ok(()) }
 }

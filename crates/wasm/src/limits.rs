@@ -1,4 +1,4 @@
-//! The limits of a sandbox: linear memory, tables, instances, and memory that the host allocates for the guest.
+//! The limits of a sandbox: linear memory, tables, instances, and the memory that the host allocates for the guest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub(super) const PASSIVE_ELEMENTS: u64 = 32 * 1024;
 pub(super) const CORE_INSTANCES: u32 = 256;
 
 /// Maximum number of linear memories in one sandbox. The number is lower if a pool with this number of memories for
-/// each sandbox would reserve too many addresses.
+/// each sandbox would reserve too much address space.
 pub(super) const MEMORIES: u32 = 16;
 
 /// Maximum number of tables in one sandbox.
@@ -30,24 +30,24 @@ pub(super) const TABLES: u32 = 64;
 /// Maximum number of handles to resources that a guest implements itself.
 pub(super) const GUEST_HANDLES: usize = 16 * 1024;
 
-/// Maximum number of handles to resources of the host (files, streams, pollables). The maximum is lower if
-/// `limits.memory` is small.
+/// Maximum number of handles to host resources (files, streams, pollables). The maximum is lower if `limits.memory` is
+/// small.
 const MAX_HANDLES: usize = 1_024;
 
-/// Maximum memory of the host for each handle, in bytes. For the handle of an open file stream, wasmtime-wasi reads
-/// ahead up to this size. For the handle of an unsent request, half of this size is for headers.
+/// Maximum host memory per handle, in bytes. For the handle of an open file stream, wasmtime-wasi reads ahead up to
+/// this size. For the handle of an unsent request, half of this size is for headers.
 pub(super) const HELD_PER_HANDLE: usize = 64 * 1024;
 
 const MIB: u64 = 1 << 20;
 
 /// Fixed memory of a sandbox in bytes, in addition to the linear memory and the memory that the host allocates for the
 /// guest. The fixed memory consists of the stack (512 KiB for the guest's frames, plus the host's frames), the tables
-/// (8 bytes per element), the passive segments (16 bytes per element), the table of handles, and the memory that the
-/// pool does not release when the sandbox is idle.
+/// (8 bytes per element), the passive segments (16 bytes per element), the handle table, and the memory that the pool
+/// does not release when the sandbox is idle.
 const SANDBOX: u64 = 3 * MIB;
 
-/// Returns the maximum memory of the host that a sandbox can use, in bytes: the sum of the sandbox's linear memory, the
-/// memory that the host allocates for the guest, and the fixed memory of a sandbox.
+/// Returns the maximum number of bytes of host memory that a sandbox can use: the sum of `memory` (its linear memory),
+/// the memory that the host allocates for the guest, and the fixed memory of a sandbox.
 pub fn footprint(memory: u64) -> u64 {
     memory.saturating_add(held(memory)).saturating_add(SANDBOX)
 }
@@ -58,22 +58,21 @@ fn held(memory: u64) -> u64 {
     (memory / 2).max(4 * MIB)
 }
 
-/// The limits of one sandbox. Records the last refusal, because a guest that aborts after a refusal rarely reports the
-/// refusal.
+/// The limits of one sandbox. Records the last refusal, because a guest that aborts after a refusal rarely reports it.
 #[derive(Debug, Clone)]
 pub(super) struct Limits {
     /// Maximum total size of all linear memories of the sandbox, in bytes.
     memory: usize,
-    /// Maximum number of bytes that the host may copy from the guest in one call of a host function.
+    /// Maximum number of bytes that the host may copy from the guest during one call to a host function.
     pub(super) transfer: usize,
-    /// Maximum number of handles to resources of the host.
+    /// Maximum number of handles to host resources.
     pub(super) handles: usize,
-    /// Maximum number of open files of the sandbox.
+    /// Maximum number of files that the sandbox may have open.
     pub(super) files: usize,
     used: usize,
     elements: usize,
     refused: Option<Refused>,
-    /// The host limit that the call has reached. `None`: no host limit.
+    /// The host limit that the call has reached. `None`: the call has reached none.
     pub(super) reached: Option<Limit>,
     /// Highest memory use of any sandbox of the consumer, in bytes. `None`: sandboxes are not measured.
     peak: Option<Arc<AtomicU64>>,
@@ -87,14 +86,14 @@ enum Refused {
 }
 
 impl Limits {
-    /// Creates the limits of a component. Of the memory that the host may allocate for a component, half is for a
-    /// single call of a host function, and half is for the read-ahead of streams.
+    /// Creates the limits for a component. Half of the memory that the host may allocate for a component is for a
+    /// single call to a host function, and half is for the read-ahead of streams.
     pub(super) fn component(memory: u64) -> Self {
         Self::new(memory, held(memory) / 2)
     }
 
-    /// Creates the limits of a command. The files of a command have no streams. A single read or write may therefore
-    /// use all of the memory that the host may allocate for a command.
+    /// Creates the limits for a command. A command's files have no streams. Therefore, a single read or write may use
+    /// all of the memory that the host may allocate for a command.
     pub(super) fn command(memory: u64) -> Self {
         Self::new(memory, held(memory))
     }
@@ -115,14 +114,14 @@ impl Limits {
         }
     }
 
-    /// Returns the limits with `files` as the maximum number of open files. If `definition` has metrics, the limits
-    /// also record the memory use.
+    /// Returns these limits with `files` as the maximum number of open files. If `definition` has metrics, the memory
+    /// use is recorded there.
     pub(super) fn of(self, files: usize, definition: &Definition) -> Self {
         let peak = definition.metrics.as_ref().map(ConsumerMetrics::memory_peak);
         Self { files, peak, ..self }
     }
 
-    /// Returns the probable cause of a trap: the last refusal. `None`: nothing was refused.
+    /// Returns the probable cause of a trap, which is the last refusal. `None`: nothing was refused.
     pub(super) fn hint(&self) -> Option<String> {
         match self.refused? {
             Refused::Memory => {

@@ -1,4 +1,4 @@
-//! Links components with the functions of the host.
+//! Links components with the host's functions.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use super::{Definition, denied, http, imports, listing, lists, stubs};
 #[cfg(feature = "messaging")]
 use super::{messaging, wasmcloud};
 
-/// Links a component. Each instance of the component has `memory` bytes of linear memory.
+/// Links a component. Each of its instances may use up to `memory` bytes of linear memory.
 ///
 /// # Errors
-/// The type of an import differs from the type of the host's item with the same name.
+/// [`LoadError`] if the type of an import differs from the type of the host's item of the same name.
 pub(super) fn guest(
     engine: &Engine,
     component: &Component,

@@ -1,6 +1,6 @@
 //! Lists that a guest passes to the host. The host checks the length of a list before it copies any entry.
 //!
-//! A guest cannot be stopped during a call of the host, and copying a list costs time for each entry. With a list of
+//! A guest cannot be stopped during a call to the host, and copying a list takes time for each entry. With a list of
 //! millions of entries, the guest would run long after its processing timeout.
 
 use wasmtime::AsContextMut as _;
@@ -13,7 +13,7 @@ use crate::expected::before;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 
 /// Maximum number of entries in a list: attributes or metadata of a message, or fields of an HTTP head. The maximum is
-/// a hundred times the limit of SQS on attributes. Copying the maximum number of entries takes less than a millisecond.
+/// a hundred times the SQS limit on message attributes. Copying this many entries takes less than a millisecond.
 pub(crate) const MAX_ENTRIES: usize = 1_000;
 
 /// The interface and the function that are overridden here.
@@ -23,7 +23,7 @@ const FUNCTION: &str = "poll";
 /// Copies a list of up to `most` entries. If the list is too long, the inner error gives its length and the maximum.
 ///
 /// # Errors
-/// An entry is not valid. An outer error makes the guest trap.
+/// An entry is not valid. This outer error makes the guest trap.
 pub(crate) fn take<T: Lift + 'static>(
     host: &mut Host<'_>,
     list: &WasmList<T>,
@@ -35,7 +35,7 @@ pub(crate) fn take<T: Lift + 'static>(
     list.iter(host.as_context_mut())?.collect::<wasmtime::Result<_>>().map(Ok)
 }
 
-/// Overrides the WASI function `poll` in the linker. The maximum number of pollables in a list is the maximum number of
+/// Overrides the WASI function `poll` in the linker. A list may contain at most as many pollables as the guest may have
 /// handles.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     before(linker, POLL, &[FUNCTION], |poll| {

@@ -30,7 +30,7 @@ impl LoadError {
         )
     }
 
-    /// Creates the error for valid WASM that exceeds the limits of a sandbox.
+    /// Creates the error for valid WASM that exceeds a sandbox's limits.
     pub(super) fn too_large(source: &impl fmt::Display, error: &wasmtime::Error) -> Self {
         Self::new(
             source,
@@ -56,8 +56,8 @@ impl LoadError {
         Self::new(source, error.to_string(), cure)
     }
 
-    /// Creates the error for imports that do not match the host. `wit` names the WIT that the imports should match. If
-    /// `wit` is `None`, the imports should match hostler's own WIT.
+    /// Creates the error for imports that do not match the host. `wit`: name of the WIT that the imports should match,
+    /// or `None` for hostler's own WIT.
     pub(super) fn link(source: &impl fmt::Display, error: &wasmtime::Error, wit: Option<&str>) -> Self {
         let own = format!("{WIT} (hostler:consumer@{VERSION}, WASI 0.2 or preview 1)");
         let cure = format!("build it against {}", wit.unwrap_or(&own));
@@ -92,7 +92,7 @@ impl LoadError {
     }
 }
 
-/// Returns a note to append to the fix in an error: the folder that relative paths start from.
+/// Returns a note to append to the fix in an error message: the folder at which relative paths start.
 fn relative_to() -> String {
     let folder = std::env::current_dir().ok();
     folder.map_or_else(String::new, |folder| format!("; a relative path starts at {}", folder.display()))

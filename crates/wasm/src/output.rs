@@ -1,4 +1,4 @@
-//! A guest's standard streams. The streams write to the output of the call that runs in the guest's sandbox.
+//! A guest's standard streams, which write to the output of the call that runs in the guest's sandbox.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError};
 
-/// Maximum number of bytes in one write of a guest.
+/// Maximum number of bytes that a guest can write at once.
 const WRITE_SIZE: usize = 64 * 1024;
 
-/// The destination of a sandbox's standard streams: the output of the current call.
+/// The destination of a sandbox's standard streams, which is the output of the current call.
 #[derive(Debug, Clone)]
 pub(super) struct Sink(Arc<Mutex<Output>>);
 
@@ -26,7 +26,7 @@ impl Sink {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = output.clone();
     }
 
-    /// Returns a standard stream for a guest.
+    /// Returns a standard stream that writes to this destination.
     pub(super) fn stream(&self, stream: Stream) -> GuestStream {
         GuestStream { sink: self.clone(), stream }
     }

@@ -10,13 +10,13 @@ use wiggle::GuestMemory;
 
 use crate::sandbox::Sandbox;
 
-/// The name of WASI preview 1 in the imports of a module.
+/// The module name under which guests import WASI preview 1.
 pub(crate) const WASI: &str = "wasi_snapshot_preview1";
 
-/// The caller of a host function: a module in its sandbox.
+/// The context of a call to a host function: gives access to the calling module and its sandbox.
 pub(crate) type Host<'a> = Caller<'a, Sandbox<WasiP1Ctx>>;
 
-/// Returns the WASI context and the guest's memory, which are parameters of the original functions.
+/// Returns the WASI context and the guest's memory, which the original functions take as parameters.
 pub(crate) fn parts<'a>(host: &'a mut Host<'_>) -> wasmtime::Result<(&'a mut WasiP1Ctx, GuestMemory<'a>)> {
     let fuel = host.as_context_mut().hostcall_fuel();
     let (memory, sandbox) = memory(host)?.data_and_store_mut(host);

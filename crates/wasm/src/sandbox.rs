@@ -16,31 +16,31 @@ use super::scope::Scope;
 use hostler_handler::Outcome;
 use hostler_types::message::Message;
 
-/// The data of a sandbox, for a guest of any kind.
+/// The data of a sandbox, for any kind of guest. `W` is the type of the WASI context.
 pub(super) struct Sandbox<W> {
     pub(super) wasi: W,
     pub(super) limits: Limits,
     /// The current call. The call changes when the instance is reused.
     pub(super) scope: Arc<Scope>,
-    /// The current message, which a guest may reply to by sending a message. `None`: under the guest's contract, a sent
-    /// message is never a reply.
+    /// The current message, to which a guest may reply by sending a message. `None`: the guest's contract does not
+    /// treat sent messages as replies.
     pub(super) answering: Option<Answering>,
 }
 
-/// A message that the guest may reply to.
+/// A message to which the guest may reply.
 #[cfg_attr(not(feature = "messaging"), allow(dead_code, reason = "no other contract replies by sending"))]
 pub(super) struct Answering {
     pub(super) message: Arc<Message>,
-    /// The channel that the message came from.
+    /// The channel from which the message was received.
     pub(super) from: Arc<str>,
     /// Number of replies that the guest has sent.
     pub(super) replies: u32,
 }
 
-/// The WASI context of a guest. Created at the first use, because many guests never use WASI.
+/// The WASI context of a guest. Created when it is first used, because many guests never use WASI.
 pub(super) type LazyWasi = LazyCell<WasiCtx, Box<dyn FnOnce() -> WasiCtx + Send>>;
 
-/// WASI for components.
+/// The WASI context of a component, including outgoing HTTP.
 pub(super) struct ComponentWasi {
     ctx: LazyWasi,
     table: ResourceTable,
@@ -64,8 +64,8 @@ impl ComponentWasi {
 }
 
 impl<W> Sandbox<W> {
-    /// Returns the final outcome of a call that ended with `outcome`. If the call reached a limit of the host, a
-    /// failure or a retry becomes [`Outcome::HostLimit`], because the handler is not at fault.
+    /// Returns the final outcome of a call that ended with `outcome`. If the call reached a host limit, a failure or a
+    /// retry becomes [`Outcome::HostLimit`], because the handler is not at fault.
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         let Some(limit) = self.limits.reached.take().or_else(|| self.scope.reached.get().copied()) else {
             return outcome;
@@ -109,13 +109,13 @@ impl WasiHttpView for Sandbox<ComponentWasi> {
     }
 }
 
-/// The caller of a host function: a component in its sandbox.
+/// The context of a call to a host function: gives access to the calling component's store and sandbox.
 pub(super) type Host<'a> = StoreContextMut<'a, Sandbox<ComponentWasi>>;
 
 /// The store of a component.
 pub(super) type ComponentStore = Store<Sandbox<ComponentWasi>>;
 
-/// Creates a store with the given limits. The guest yields at every epoch tick.
+/// Creates a store for a sandbox with these limits. The guest yields at every epoch tick.
 pub(super) fn store<W: Send + 'static>(
     engine: &Engine,
     wasi: W,
@@ -128,14 +128,14 @@ pub(super) fn store<W: Send + 'static>(
     store.set_hostcall_fuel(limits.transfer);
     store.set_max_component_handles(GUEST_HANDLES);
     store.set_epoch_deadline(1);
-    // If a guest must stop, the host drops the guest while the guest yields. A trap could not be distinguished from a
-    // trap of the guest itself.
+    // If a guest must stop, the host drops it while it yields. A trap could not be distinguished from a trap that the
+    // guest caused itself.
     store.epoch_deadline_async_yield_and_update(1);
     store
 }
 
-/// Returns the reason why a guest did not return, as a text without a backtrace. The text contains the probable cause
-/// from the limits, and the innermost cause of the error.
+/// Returns a message that says why a guest did not return, without a backtrace. It contains the innermost cause of the
+/// error and, if a limit was the probable cause, that limit.
 pub(super) fn fault(error: &wasmtime::Error, limits: &Limits) -> String {
     let cause = match error.downcast_ref::<wasmtime::Trap>() {
         Some(trap) => trap.to_string(),

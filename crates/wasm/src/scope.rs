@@ -12,9 +12,9 @@ use hostler_types::message::TraceContext;
 pub(super) struct Scope {
     /// The deadline of the call, and the handle that stops the guest.
     pub(super) bounds: Bounds,
-    /// Delivery number of the message, from 1. If the call has no message, the number is 0.
+    /// Number of the delivery attempt; 1 is the first. 0: the call has no message.
     pub(super) attempt: u32,
-    /// The trace context that the call runs in.
+    /// The trace context in which the call runs.
     pub(super) trace: Option<Arc<TraceContext>>,
     pub(super) denials: Denials,
     /// The host limit that the call has reached.
@@ -32,7 +32,7 @@ impl Scope {
         Self { bounds, attempt: 0, trace: None, denials, reached: OnceLock::new() }
     }
 
-    /// Creates the scope of a call for a message.
+    /// Creates the scope of a call that processes a message.
     pub(super) fn of(call: &Call, definition: &Definition) -> Self {
         let denials = Denials::new(Arc::clone(&definition.consumer), Some(Arc::clone(&call.message)));
         Self { attempt: call.attempt, trace: call.trace.clone(), ..Self::new(call.bounds.clone(), denials) }

@@ -17,11 +17,11 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// Returns the full name of the component's export of this interface. `None`: the component does not export the
-    /// interface in a supported version.
+    /// Returns the full name under which the component exports this interface. `None`: the component does not export it
+    /// in a supported version.
     ///
     /// An exported version is supported if its major and minor version are equal to those of the interface, because
-    /// semver defines compatibility for 0.x in this way. For a draft, the whole version must be equal. An export
+    /// this is how semver defines compatibility for 0.x. For a draft, the whole version must be equal. An export
     /// without a version is always supported.
     pub(super) fn of(&self, component: &Component) -> Option<String> {
         export_names(component).into_iter().find(|export| match export.split_once('@') {
@@ -51,14 +51,14 @@ pub(super) fn export_names(component: &Component) -> Vec<String> {
 pub(super) struct Function {
     pub(super) interface: Interface,
     pub(super) name: &'static str,
-    /// Set if the interface must not have other functions. Drafts with the same name and version are distinguished by
-    /// this check and by the types of the functions.
+    /// Set if the interface must not have any other functions. This check and the types of the functions distinguish
+    /// drafts that have the same name and version.
     pub(super) alone: bool,
 }
 
 impl Function {
-    /// Finds the function and checks its type. Fails at load time if the component does not export the function, or
-    /// exports a function of another type. Without the check, every message would fail.
+    /// Finds the function and checks its type. Fails if the component does not export the function, or exports it with
+    /// another type. Without this check at load time, every message would fail.
     pub(super) fn required<P, R>(&self, guest: &Guest) -> Result<Export, LoadError>
     where
         P: ComponentNamedList + Lower,

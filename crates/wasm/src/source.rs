@@ -1,4 +1,4 @@
-//! The location of a handler's bytes: a file, or memory for fetched bytes.
+//! The location of a handler's bytes: a file, or memory that contains fetched bytes.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -17,7 +17,7 @@ use super::load_error::LoadError;
 /// Maximum size of a handler in bytes.
 pub const MAX_HANDLER: u64 = 256 * 1024 * 1024;
 
-/// A handler to load.
+/// The source of a handler's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A file that the operator provides.
@@ -29,11 +29,11 @@ pub enum Source {
 /// A fetched handler.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// The reference that the handler was fetched from, for messages.
+    /// The reference from which the handler was fetched, for log and error messages.
     pub reference: Arc<str>,
     /// The handler's bytes.
     pub bytes: Bytes,
-    /// Set if the operator pinned the bytes by a digest. Compiled code is not trusted without a pin.
+    /// Set if the operator pinned the bytes by a digest. Without a pin, compiled code is not trusted.
     pub pinned: bool,
 }
 
@@ -53,7 +53,7 @@ impl Source {
     }
 
     /// Returns `true` if compiled code in the source may run. The operator has vouched for the origin of a file by
-    /// naming it, and for the origin of other bytes by pinning them.
+    /// naming it, and for the origin of fetched bytes by pinning them.
     pub(super) fn is_trusted(&self) -> bool {
         match self {
             Self::File(_) => true,
@@ -77,7 +77,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// An open source. Parts are read on demand.
+/// The contents of an open source, whose parts are read on demand.
 pub(super) struct Contents {
     place: Place,
     length: u64,
@@ -116,7 +116,7 @@ impl Contents {
         self.length
     }
 
-    /// Reads a range of bytes. Fails if the range goes beyond the end of the source.
+    /// Reads a range of bytes. Fails if the range extends beyond the end of the source.
     pub(super) fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
         if range.end > self.length || range.start > range.end {

@@ -1,7 +1,7 @@
-//! Stubs for imports of a component that the host does not implement. A stub traps when it is called.
+//! Stubs for a component's imports that the host does not implement. A stub traps when it is called.
 //!
-//! The runtimes of some languages import far more functions than their programs use. With stubs, the host can load a
-//! guest that has imports of this kind. Only a guest that calls a stub fails, and the error names the import.
+//! The runtimes of some languages import far more functions than their programs use. With stubs, the host can load such
+//! a guest. Only a guest that calls a stub fails, with an error that names the import.
 
 use wasmtime::component::types::{ComponentInstance, ComponentItem};
 use wasmtime::component::{Component, Linker, LinkerInstance, ResourceType};
@@ -66,7 +66,7 @@ fn stub<T: 'static>(
     Ok(())
 }
 
-/// The host's type for resources of stubbed interfaces. No resource of this type is ever created.
+/// The host's type for resources in stubbed interfaces. No resource of this type is ever created.
 struct Stub;
 
 fn function<T: 'static>(linker: &mut LinkerInstance<'_, T>, name: &str, full_name: &str) -> wasmtime::Result<()> {

@@ -1,4 +1,4 @@
-//! Components that export `wasmcloud:messaging/handler`, and the host functions that these components import.
+//! Components that export `wasmcloud:messaging/handler`, and the host functions that they import.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use hostler_queue_telemetry::Replies;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Outgoing};
 
-/// The export that identifies a component of this contract.
+/// The export that identifies a component that implements this contract.
 pub(super) const HANDLER: Interface =
     Interface { name: "wasmcloud:messaging/handler", version: "0.2.0", wit: "wasmcloud:messaging@0.2.0" };
 
-/// The function `handle-message` of [`HANDLER`].
+/// The `handle-message` function of [`HANDLER`].
 const HANDLE: Function = Function { interface: HANDLER, name: "handle-message", alone: true };
 
-/// Name of the attribute that contains the `reply-to` of a message that a guest sends.
+/// Name of the attribute that contains the `reply-to` field of a message that a guest sends.
 const REPLY_TO_ATTRIBUTE: &str = "reply-to";
 
-/// A component that exports `handler` of wasmcloud:messaging.
+/// A component that exports the `handler` interface of wasmcloud:messaging.
 pub(super) struct Wasmcloud {
     handle: Export,
     /// The consumer's reply channel, passed to the guest as `reply-to`.
@@ -69,7 +69,7 @@ impl Contract for Wasmcloud {
     }
 }
 
-/// Adds the interface `consumer` to the linker.
+/// Adds the `consumer` interface to the linker.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     let mut consumer = linker.instance(&format!("wasmcloud:messaging/consumer@{}", HANDLER.version))?;
     let grants = grants.clone();
@@ -84,8 +84,8 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     })
 }
 
-/// Returns the reply channel and the message to reply to, if `subject` is the name of the reply channel. Counts the
-/// reply. `None`: `subject` is another channel, so the message is not a reply.
+/// Returns the reply channel and the message to which the guest replies, if `subject` is the name of the reply channel.
+/// Counts the reply. `None`: `subject` is another channel, so the sent message is not a reply.
 fn answered(host: &mut Host<'_>, grants: &Grants, subject: &str) -> Option<(Channel, Answering)> {
     let channel = grants.reply_channel.as_ref().filter(|channel| channel.to_string() == subject)?;
     let answering = host.data_mut().answering.as_mut()?;

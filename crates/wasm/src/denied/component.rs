@@ -1,4 +1,4 @@
-//! Overrides of WASI functions for components. The overrides log denied access to files and sockets.
+//! WASI functions for components, overridden to log denied access to files and sockets.
 
 use std::sync::Once;
 
@@ -34,7 +34,7 @@ const ASKED: [&str; 10] = [
     "[method]descriptor.set-times-at",
 ];
 
-/// Overrides WASI functions in the linker. `has_folders` is set if the consumer grants any folder.
+/// Overrides WASI functions in the linker. `has_folders`: `true` if the consumer grants any folder.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool) -> wasmtime::Result<()> {
     if has_folders {
         before(linker, TYPES, &ASKED, files)?;
@@ -51,7 +51,8 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool
     deny::<Name, Resource<ResolveAddressStream>>(linker, names, resolve, "a name look-up", failed)
 }
 
-/// Overrides a function that creates a socket or resolves a name. The override logs the denial and returns `error`.
+/// Overrides `function` of `interface`, which creates a socket or resolves a name. The override logs that `what` was
+/// denied, and returns `error`.
 fn deny<P, T>(
     linker: &mut Linker<Sandbox<ComponentWasi>>,
     interface: &str,
@@ -115,7 +116,7 @@ fn files(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Re
 /// The parameters of `open-at`.
 type Open = (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags);
 
-/// Opens a file for the guest. Returns an error to the guest if the sandbox has reached its limit of open files.
+/// Opens a file for the guest. Returns an error to the guest if the sandbox has reached its limit on open files.
 async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resource<Descriptor>, FileError>> {
     let (at, how, path, create, flags) = asked;
     let writes = flags.contains(DescriptorFlags::WRITE) || create.contains(OpenFlags::CREATE);
@@ -126,8 +127,8 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
     }
     let answer = host.data_mut().filesystem().open_at(at, how, path.clone(), create, flags).await;
     let answer = told(&host, answer, &path, writes)?;
-    // WASI uses the code `Io` for every error that has no code of its own. The error may mean that the host has no free
-    // file descriptor.
+    // WASI uses the code `Io` for every error that has no code of its own. The error may mean that the process has no
+    // free file descriptor.
     if matches!(answer, Err(FileError::Io)) {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }
@@ -142,7 +143,7 @@ fn folders(preopens: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtim
     })
 }
 
-/// Returns the result of a file operation in the form that the guest receives. If WASI denied the operation, logs this
+/// Returns the result of a file operation in the form that the guest receives. If WASI denied the operation, logs the
 /// denial.
 fn told<T>(host: &Host<'_>, answer: FsResult<T>, path: &str, writes: bool) -> wasmtime::Result<Result<T, FileError>> {
     let error = match answer {

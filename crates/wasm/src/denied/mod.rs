@@ -1,7 +1,7 @@
 //! Log lines for operations that WASI itself denies: access to files outside the granted folders, and sockets.
 //!
-//! If a path is outside of every granted folder, the guest's WASI library rejects the path and the host is not called.
-//! If no folder is granted, hostler can therefore log only that the guest lists its folders. Many guests list their
+//! If a path is outside every granted folder, the guest's WASI library rejects the path and the host is not called. If
+//! no folder is granted, hostler can therefore log only that the guest lists its folders. Many guests list their
 //! folders at the start without needing any folder, so hostler logs this only once per handler.
 
 mod component;
@@ -17,7 +17,7 @@ use super::denial::Denials;
 /// Maximum number of characters of a guest's path in a log line.
 const SHOWN: usize = 256;
 
-/// Logs that access to a file was denied.
+/// Logs that access to the file at `path` was denied. `writes`: `true` if the guest requested write access.
 fn file(denials: &Denials, path: &str, writes: bool) {
     let shown: String = path.chars().take(SHOWN).collect();
     let cure = match writes {
@@ -27,8 +27,8 @@ fn file(denials: &Denials, path: &str, writes: bool) {
     denials.tell(&format!("file {shown:?}"), cure);
 }
 
-/// Logs that a guest lists its folders although no folder is granted. Logs only the first time. Each handler has its
-/// own `told`, which records that the line was logged.
+/// Logs that a guest lists its folders although no folder is granted. Logs this only once per handler: each handler has
+/// its own `told`, which records that the line was logged.
 fn no_folders(told: &Once, denials: &Denials) {
     told.call_once(|| {
         let cure = "if it needs files, grant their folder in the consumer's allow.dirs";

@@ -1,4 +1,4 @@
-//! Overrides of WASI functions for preview-1 modules. The overrides log denied access to files.
+//! WASI functions for preview-1 modules, overridden to log denied access to files.
 
 use std::sync::Once;
 
@@ -15,16 +15,16 @@ use hostler_handler::Limit;
 /// The `errno` values with which WASI denies an operation.
 const DENIED: [i32; 3] = [Errno::Perm as i32, Errno::Rofs as i32, Errno::Notcapable as i32];
 
-/// The open flag `creat`, and the rights `fd_write` and `fd_allocate`, of WASI preview 1. Each of them shows that the
+/// The open flag `creat`, and the rights `fd_write` and `fd_allocate`, in WASI preview 1. Each of them shows that the
 /// guest requests write access.
 const CREATE: i32 = 1;
 const WRITES: i64 = 1 << 6 | 1 << 8;
 
-/// Maximum number of bytes to read of a guest's path for a log line.
+/// Maximum number of bytes of a guest's path to read for a log line.
 const MOST_SHOWN: usize = 4 * super::SHOWN;
 
-/// Overrides WASI functions in the linker. If folders are granted, overrides the functions that accept a path. Otherwise,
-/// overrides the function that lists the folders.
+/// Overrides WASI functions in the linker. If folders are granted, overrides the functions that accept a path.
+/// Otherwise, overrides only the function that lists the folders.
 pub(crate) fn add(linker: &mut Linker<Sandbox<WasiP1Ctx>>, has_folders: bool) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     if has_folders {
@@ -87,7 +87,7 @@ fn paths(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
 /// The parameters of `path_open`.
 type Open = (i32, i32, i32, i32, i32, i64, i64, i32, i32);
 
-/// Opens a file for the guest. Returns an error to the guest if the sandbox has reached its limit of open files.
+/// Opens a file for the guest. Returns an error to the guest if the sandbox has reached its limit on open files.
 async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
     let (at, how, path, length, flags, rights, inherited, mode, opened) = asked;
     let most = host.data().limits.files;
@@ -100,8 +100,8 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
         wasi, &mut guest, at, how, path, length, flags, rights, inherited, mode, opened,
     );
     let errno = errno.await?;
-    // WASI uses the code `Io` for every error that has no code of its own. The error may mean that the host has no free
-    // file descriptor.
+    // WASI uses the code `Io` for every error that has no code of its own. The error may mean that the process has no
+    // free file descriptor.
     if errno == Errno::Io as i32 {
         Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
     }
@@ -109,7 +109,7 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
 }
 
 /// Returns `errno` unchanged. If `errno` means that WASI denied the operation, logs the path. Logs nothing if the
-/// address range of the path is outside of the guest's memory.
+/// address range of the path is outside the guest's memory.
 fn told(host: &mut Host<'_>, errno: i32, path: i32, length: i32, writes: bool) -> i32 {
     if DENIED.contains(&errno)
         && let Ok(memory) = memory(host)

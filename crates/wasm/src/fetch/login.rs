@@ -19,7 +19,7 @@ pub(super) struct Login {
 pub enum Challenge {
     /// The registry requires a user name and a password in each request.
     Basic,
-    /// A token from a token service.
+    /// The registry requires a token from a token service.
     Bearer {
         /// The address of the token service.
         realm: String,
@@ -29,7 +29,7 @@ pub enum Challenge {
 }
 
 impl Challenge {
-    /// Parses the challenge in a header. `None`: hostler does not support the challenge.
+    /// Parses the challenge in the `WWW-Authenticate` header. `None`: hostler does not support the challenge.
     pub fn read(header: &str) -> Option<Self> {
         let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
         match scheme.to_ascii_lowercase().as_str() {
@@ -47,7 +47,7 @@ impl Challenge {
     }
 }
 
-/// Parses a list of parameters of the form `name="value"` or `name=value`. The separator is a comma outside of quotes.
+/// Parses a list of parameters of the form `name="value"` or `name=value`. The separator is a comma outside quotes.
 fn parameters(text: &str) -> Vec<(String, String)> {
     let (mut parts, mut quoted) = (vec![String::new()], false);
     for char in text.chars() {
@@ -62,9 +62,9 @@ fn parameters(text: &str) -> Vec<(String, String)> {
     parts.iter().filter_map(pair).collect()
 }
 
-/// Returns the login for a registry from `auths` in Docker's config. The path of the config is
-/// `$DOCKER_CONFIG/config.json`, or `~/.docker/config.json` if the variable is not set. Does not support credential
-/// helpers, because hostler does not run external programs.
+/// Returns the login for a registry from `auths` in Docker's config. The config is `$DOCKER_CONFIG/config.json`, or
+/// `~/.docker/config.json` if that variable is not set. Does not support credential helpers, because hostler does not
+/// run external programs.
 pub(super) fn docker_login(registry: &str) -> Option<Login> {
     let folder = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
     let folder = folder.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".docker")))?;

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::reference::sha256;
 use super::{Fault, MAX_HANDLER};
 
-/// Media types of manifests that hostler accepts, for the `Accept` header.
+/// Media types of the manifests that hostler accepts, for the `Accept` header.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json";
@@ -15,7 +15,7 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
 const HANDLERS: [&str; 3] =
     ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm", "application/vnd.hostler.cwasm"];
 
-/// The fix if no layer or manifest can be selected.
+/// Suggested fix if no layer or manifest can be selected.
 const CURE: &str = "push the .wasm file as the one layer of an artifact, with the media type application/wasm";
 
 #[derive(Deserialize)]
@@ -49,11 +49,11 @@ struct Platform {
 pub struct Part {
     /// SHA-256 of the part.
     pub digest: [u8; 32],
-    /// Size in bytes. The size is 0 if the manifest does not contain a size.
+    /// Size in bytes. 0: the manifest does not state the size.
     pub size: u64,
 }
 
-/// The part that a manifest refers to.
+/// The part to which a manifest refers.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Leads {
     /// The layer that contains the handler.
@@ -94,9 +94,8 @@ pub fn read(bytes: &[u8]) -> Result<Leads, Fault> {
     layer.part().map(Leads::ToLayer)
 }
 
-/// Returns the only descriptor for which `fits` returns `true`. If `fits` returns `true` for no descriptor and the list
-/// has exactly one descriptor, returns this descriptor. `None`: more than one descriptor could be meant, or the list is
-/// empty.
+/// Returns the only descriptor for which `fits` returns `true`. If it returns `true` for none, returns the only
+/// descriptor in the list. `None`: the list is empty, or more than one descriptor could be meant.
 fn only(all: &[Descriptor], fits: impl FnMut(&&Descriptor) -> bool) -> Option<&Descriptor> {
     let fitting: Vec<_> = all.iter().filter(fits).collect();
     match (fitting.as_slice(), all) {
@@ -116,7 +115,7 @@ impl Descriptor {
     }
 }
 
-/// Checks that the bytes start like a handler: like WASM, or like the output of `hostler compile`.
+/// Checks that the bytes start as a handler does: as WASM, or as the output of `hostler compile`.
 pub(super) fn check_layer(bytes: &[u8]) -> Result<(), Fault> {
     if bytes.starts_with(b"\0asm") || bytes.starts_with(b"hostler") {
         return Ok(());

@@ -1,14 +1,13 @@
-//! Downloads the bytes of handlers by their references. Downloads are limited in size, retried, verified, and cached
-//! for the next start.
+//! Downloads handlers by reference. Downloads are limited in size, retried, verified, and cached for the next start.
 //!
 //! | file | job | I/O |
 //! |---|---|---|
 //! | `reference` | parses `s3://…` and `oci://…` | none |
-//! | `retry` | the number of attempts and the pauses between attempts | waits |
-//! | `s3` | one object | yes |
-//! | `oci` | one layer of an artifact in a registry | yes |
+//! | `retry` | retries downloads, with pauses between the attempts | waits |
+//! | `s3` | fetches an object from an S3 bucket | yes |
+//! | `oci` | fetches a layer of an artifact from a registry | yes |
 //! | `manifest` | selects the layer that contains the handler | none |
-//! | `login` | challenges of registries, and logins from Docker's config | a file |
+//! | `login` | parses registries' challenges, and reads logins from Docker's config | a file |
 //!
 //! If content is pinned by a digest and is in the cache, hostler sends no request. For other content, hostler sends a
 //! request that shows whether the content has changed since the last fetch: for an S3 object, a request with the ETag
@@ -42,26 +41,26 @@ use super::cache::Cache;
 use super::source::Fetched;
 use hostler_types::digest::{hex, sha256};
 
-/// A reference to fetch, and the SHA-256 that its bytes must have. `None`: the SHA-256 is not checked.
+/// A reference to fetch, and the SHA-256 that the fetched bytes must have (`None`: not checked).
 pub type Wanted = (Reference, Option<[u8; 32]>);
 
-/// Options for fetching handlers. AWS settings that these options do not contain come from the AWS environment.
+/// Options for fetching handlers. AWS settings that are not in these options come from the AWS environment.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// AWS region. `None`: the region comes from the AWS environment.
     pub region: Option<String>,
     /// URL of a service that is compatible with S3. `None`: the URL comes from the AWS environment.
     pub endpoint_url: Option<String>,
-    /// Limits on the duration and the number of attempts to fetch a handler.
+    /// Limits on the number and the duration of attempts to fetch a handler.
     pub patience: Patience,
 }
 
 /// The reason why an attempt to fetch a handler failed.
 #[derive(Debug)]
 pub enum Fault {
-    /// A temporary fault: no response, too many requests, or a fault of the service. Another attempt may succeed.
+    /// A temporary fault: no response, too many requests, or a fault in the service. Another attempt may succeed.
     Passing(String),
-    /// A permanent fault. The fields are the fault and the fix.
+    /// A permanent fault. The fields are a description of the fault, and the fix.
     Lasting(String, &'static str),
 }
 
@@ -112,10 +111,10 @@ impl Fetcher {
         running.join_all().await.into_iter().collect()
     }
 
-    /// Fetches one handler.
+    /// Fetches one handler. `pin`: SHA-256 that the bytes must have, or `None` to skip the check.
     ///
     /// # Errors
-    /// [`FetchError`]. Its field `passing` is set if another attempt may succeed.
+    /// [`FetchError`], with `passing` set if another attempt may succeed.
     pub async fn fetch(&self, reference: &Reference, pin: Option<&[u8; 32]>) -> Result<Fetched, FetchError> {
         let pinned = pin.is_some() || reference.is_pinned();
         let kept = pin.zip(self.cache.as_deref()).and_then(|(pin, cache)| cache.blob(pin));
@@ -171,7 +170,8 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Creates an empty buffer for at most `limit` bytes. `told` is the length that the server announced, if any.
+    /// Creates an empty buffer for at most `limit` bytes. `told`: length that the server announced, if any. Fails if
+    /// `told` exceeds `limit`.
     fn new(limit: u64, told: Option<u64>) -> Result<Self, Fault> {
         let told = told.unwrap_or_default();
         if told > limit {

@@ -1,9 +1,8 @@
 //! Fetches a handler from an OCI registry: first the manifest, then the layer (OCI distribution specification 1.1).
-//! Verifies both by their digests. If a manifest is requested by a tag, the digest is unknown and the manifest is not
-//! verified.
+//! Verifies both by digest, except a manifest that is requested by tag, because its digest is not known.
 //!
-//! hostler implements the protocol itself for two reasons. The next step depends on the status of each response. The
-//! size of every response must be limited, including manifests and tokens.
+//! hostler implements the protocol itself for two reasons: the next step depends on the status of each response, and
+//! the size of every response must be limited, including manifests and tokens.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,19 +22,19 @@ use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Maximum duration without data on a connection.
+/// Maximum time during which a connection may deliver no data.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// Maximum size of a manifest or a token in bytes. The specification requires registries to accept manifests of 4 MiB.
 const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
 
-/// Maximum number of bytes to read from an error response to find the reason.
+/// Maximum number of bytes of an error response to read when looking for the reason.
 const MAX_REASON: u64 = 16 * 1024;
 
 /// Maximum number of manifests to fetch for an artifact: an index, and the manifest that the index refers to.
 const MAX_MANIFESTS: usize = 2;
 
-/// An artifact in a registry, with the HTTP client to fetch the artifact.
+/// An artifact in a registry, with the HTTP client that fetches it.
 pub(super) struct Artifact<'a> {
     address: &'a Address,
     client: Client,
@@ -44,9 +43,9 @@ pub(super) struct Artifact<'a> {
     cache: Option<&'a Cache>,
 }
 
-/// The value of the `Authorization` header during one attempt to fetch a handler. The attempt obtains the value when
-/// the registry first requires authentication, and sends the value in all further requests. `None`: requests are sent
-/// without the header.
+/// Value of the `Authorization` header during one attempt to fetch a handler. The attempt obtains the value when the
+/// registry first requires authentication, and sends it in all further requests. `None`: requests are sent without the
+/// header.
 type Session = Option<HeaderValue>;
 
 impl<'a> Artifact<'a> {
@@ -56,7 +55,7 @@ impl<'a> Artifact<'a> {
             .user_agent(concat!("hostler/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
             .read_timeout(SILENCE)
-            // Applies to redirects and to addresses of token services too.
+            // Also applies to redirects and to the addresses of token services.
             .https_only(!local)
             .build();
         let client = client.map_err(|error| {
@@ -97,7 +96,8 @@ impl<'a> Artifact<'a> {
         self.by_digest(session, "blobs", &part.digest, limit).await
     }
 
-    /// Fetches content by its digest. The content comes from the cache if the cache contains the digest.
+    /// Fetches content by its digest, from the cache if the cache contains it. `kind`: `manifests` or `blobs`. `limit`:
+    /// maximum size in bytes.
     async fn by_digest(
         &self,
         session: &mut Session,
@@ -120,7 +120,8 @@ impl<'a> Artifact<'a> {
         Ok(bytes)
     }
 
-    /// Fetches a path below the repository's URL. Authenticates if the registry requires a login.
+    /// Fetches a path below the repository's URL. Authenticates if the registry requires a login. `limit`: maximum size
+    /// in bytes.
     async fn get(&self, session: &mut Session, path: &str, limit: u64) -> Result<Bytes, Fault> {
         let url = format!("{}/{path}", self.base);
         let request = |session: &Session| {
@@ -142,8 +143,8 @@ impl<'a> Artifact<'a> {
         }
     }
 
-    /// Returns the value of the `Authorization` header for a challenge. `None`: there is no login for the registry, or
-    /// hostler does not support the challenge.
+    /// Returns the value of the `Authorization` header that answers a challenge. `None`: there is no login for the
+    /// registry, or hostler does not support the challenge.
     async fn answer(&self, challenge: Option<Challenge>) -> Result<Session, Fault> {
         let login = docker_login(&self.address.registry);
         let header = match (challenge, login) {
@@ -198,7 +199,7 @@ async fn body(mut response: Response, limit: u64) -> Result<Bytes, Fault> {
     Ok(bounded.bytes.into())
 }
 
-/// Converts an error of the HTTP client to a [`Fault`]. Removes the URL from the text of the error, because a registry
+/// Converts an error from the HTTP client to a [`Fault`]. Removes the URL from the error message, because a registry
 /// may redirect to a storage service whose URLs contain secret signatures.
 fn broken(error: reqwest::Error) -> Fault {
     let error = error.without_url();
@@ -208,7 +209,7 @@ fn broken(error: reqwest::Error) -> Fault {
     }
 }
 
-/// Converts an error response to a fault.
+/// Converts an error response to a fault. `who`: sender of the response, for the error message.
 async fn refusal(who: &str, response: Response) -> Fault {
     let status = response.status();
     let reason = match body(response, MAX_REASON).await {
@@ -227,8 +228,8 @@ async fn refusal(who: &str, response: Response) -> Fault {
     }
 }
 
-/// Returns the text of the first error in a registry's error response. Returns an empty text if the response contains
-/// no error.
+/// Returns the code and the message of the first error in a registry's error response, with a leading space. Returns an
+/// empty string if the response contains no error.
 fn reason(bytes: &[u8]) -> String {
     let answer: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let error = answer.pointer("/errors/0").unwrap_or(&Value::Null);
@@ -238,7 +239,7 @@ fn reason(bytes: &[u8]) -> String {
     if error.is_null() { String::new() } else { clean }
 }
 
-/// Returns `true` if a registry is on this machine. As in Docker, only a local registry may be used without TLS.
+/// Returns `true` if a registry is on this machine. As with Docker, only a local registry may be used without TLS.
 fn is_local(registry: &str) -> bool {
     let host = match registry.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,

@@ -39,7 +39,7 @@ pub struct ReferenceError {
 }
 
 impl Reference {
-    /// Returns `true` if a text is a reference rather than a path. The check covers only the scheme.
+    /// Returns `true` if `text` is meant to be a reference rather than a path. Checks only the scheme.
     pub fn is_meant_by(text: &str) -> bool {
         ["s3://", "oci://"].iter().any(|scheme| text.starts_with(scheme))
     }
@@ -68,8 +68,8 @@ impl FromStr for Reference {
     }
 }
 
-/// Parses an address by the grammar of the OCI distribution specification. The address must contain a registry, because
-/// there is no default registry.
+/// Parses an address according to the grammar in the OCI distribution specification. The address must contain a
+/// registry, because there is no default registry.
 fn address(text: &str) -> Result<Address, &'static str> {
     let (registry, rest) = text.split_once('/').ok_or("it lacks a repository")?;
     let (rest, digest) = match rest.split_once('@') {

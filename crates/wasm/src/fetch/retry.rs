@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 use super::{Fault, Reference};
 use hostler_types::Backoff;
 
-/// Limits on the duration and the number of attempts to fetch a handler.
+/// Limits on the number and the duration of attempts to fetch a handler.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// Maximum number of attempts.
@@ -21,9 +21,8 @@ pub struct Patience {
 }
 
 impl Default for Patience {
-    /// Returns the default limits. The limit of one minute for an attempt is enough to download a handler of the
-    /// maximum size over a slow connection. If every connection is refused immediately, all attempts together take 6 s
-    /// on average.
+    /// Returns the default limits. One minute per attempt is enough to download a handler of the maximum size over a
+    /// slow connection. If every connection is refused immediately, all attempts together take 6 s on average.
     fn default() -> Self {
         Self {
             tries: 6,
@@ -34,7 +33,7 @@ impl Default for Patience {
     }
 }
 
-/// Repeats `work` until an attempt succeeds, a fault is permanent, or a limit of `patience` is reached. If no attempt
+/// Repeats `work` until an attempt succeeds, a fault is permanent, or a limit in `patience` is reached. If no attempt
 /// succeeds, returns the last fault.
 pub(super) async fn tries<T, F, W>(reference: &Reference, patience: Patience, mut work: W) -> Result<T, Fault>
 where

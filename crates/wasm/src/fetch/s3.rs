@@ -1,4 +1,4 @@
-//! A handler in an S3 bucket.
+//! Fetches a handler from an S3 bucket.
 
 use std::time::Duration;
 
@@ -19,11 +19,10 @@ use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Codes of the S3 errors that are temporary although S3 reports these errors with the HTTP status of a client error
-/// (4xx).
+/// Codes of temporary errors that S3 reports with the HTTP status of a client error (4xx).
 const PASSING: [&str; 4] = ["RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"];
 
-/// An object in a bucket, with the client to fetch the object.
+/// An object in a bucket, with the client that fetches it.
 pub(super) struct Object<'a> {
     client: aws_sdk_s3::Client,
     bucket: &'a str,
@@ -47,7 +46,7 @@ impl<'a> Object<'a> {
         key: &'a str,
         cache: Option<&'a Cache>,
     ) -> Result<Self, Fault> {
-        // Disables the SDK's retries. `retry.rs` retries instead, for longer.
+        // Disables the SDK's retries, because `retry.rs` retries for longer.
         let retries = RetryConfig::standard().with_max_attempts(1);
         let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT).build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest()).retry_config(retries).timeout_config(timeouts);
@@ -68,7 +67,7 @@ impl<'a> Object<'a> {
         Ok(Self { client: aws_sdk_s3::Client::from_conf(config.build()), bucket, key, cache, entry })
     }
 
-    /// Fetches the object. An unchanged object comes from the cache.
+    /// Fetches the object. If the object is unchanged, its bytes come from the cache.
     pub(super) async fn pull(&self) -> Result<Bytes, Fault> {
         let kept = self.kept();
         let etag = kept.as_ref().map(|(etag, _)| etag.clone());

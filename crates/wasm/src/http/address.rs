@@ -1,4 +1,5 @@
-//! Checks the IP addresses that a host name resolves to. Allowed addresses are public or in granted networks.
+//! Checks the IP addresses to which a host name resolves. Only public addresses and addresses in granted networks are
+//! allowed.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
@@ -10,7 +11,7 @@ use ipnet::IpNet;
 const SPECIAL_V4: &str = "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 \
                           192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4";
 
-/// The block that IPv6 unicast addresses are allocated from (RFC 4291, section 2.5.4).
+/// The block from which IPv6 unicast addresses are allocated (RFC 4291, section 2.5.4).
 const GLOBAL_V6: &str = "2000::/3";
 
 /// Blocks within [`GLOBAL_V6`] that guests may not reach: blocks that are not globally reachable, and blocks whose

@@ -1,5 +1,5 @@
-//! One HTTP request of a guest and its response. The request is checked against the grants and limited in time. The
-//! bodies are streamed in both directions.
+//! One HTTP request from a guest, and the response to it. The request is checked against the grants, and its duration
+//! is limited. The bodies are streamed in both directions.
 
 use std::io;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use hostler_types::message::{TRACEPARENT, TraceContext};
 /// The result of a request in `wasi:http`: the response, and a future that must be polled while the body is read.
 pub(super) type Answer = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
-/// The context of a guest's HTTP request.
+/// The context in which a guest's HTTP request runs.
 pub(super) struct Exchange {
     pub(super) web: Arc<Web>,
     pub(super) scope: Arc<Scope>,
@@ -52,11 +52,11 @@ impl Exchange {
         let trace = span.context().or_else(|| self.scope.trace.clone());
         let request = outgoing(request, trace.as_deref())?;
         let sent = client.execute(request);
-        // The client does not report when a connection is established. The guest's timeouts for the connection and for
-        // the first byte are therefore added. When the sum has passed, the guest gets the error for a late response,
-        // even if the connection was late. If the guest sets only a connection timeout, that timeout is ignored, and
-        // [`CONNECT`] applies instead. If the guest sets no timeout for the first byte, only the processing timeout
-        // limits the response.
+        // The client does not report when a connection is established. Therefore, the guest's timeouts for the
+        // connection and for the first byte are added up. After that time, the guest gets the error for a late
+        // response, even if it was the connection that was late. If the guest sets only a connection timeout, that
+        // timeout is ignored, and [`CONNECT`] applies instead. If the guest sets no timeout for the first byte, only
+        // the processing timeout limits the response.
         let answered = match options.first_byte_timeout {
             Some(first_byte) => {
                 let connect = options.connect_timeout.unwrap_or(CONNECT);
@@ -75,8 +75,8 @@ impl Exchange {
         Ok((response.map(|stream| body(stream).boxed_unsync()), Box::new(std::future::ready(Ok(())))))
     }
 
-    /// Converts an error of the HTTP client to an error of `wasi:http`. If the host denied the connection because of
-    /// the IP address, logs a line for the denied operation. If a host limit caused the error, records the limit.
+    /// Converts an error from the HTTP client to a `wasi:http` error. If the connection was denied because of the IP
+    /// address, logs the denial. If a host limit caused the error, records the limit.
     fn fault(&self, error: &reqwest::Error) -> Error {
         if let Some(prohibited) = cause::<Prohibited>(error) {
             let cure = format!("add \"{}\" to the consumer's allow.networks", prohibited.address);
@@ -100,7 +100,7 @@ impl Exchange {
     }
 }
 
-/// Converts a guest's request to a request of the HTTP client. Adds the headers of `trace` unless the guest has set a
+/// Converts a guest's request to a request for the HTTP client. Adds the headers for `trace` unless the guest has set a
 /// `traceparent` header.
 fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> Result<Request, Error> {
     if request.method() == http::Method::CONNECT {
@@ -157,7 +157,7 @@ fn too_large() -> Error {
     Error::HttpResponseHeaderSectionSize(u32::try_from(head::MAX_HEAD).ok())
 }
 
-/// Copies trailers and checks their size against [`head::MAX_HEAD`]. Returns data unchanged.
+/// Checks the size of trailers against [`head::MAX_HEAD`], and copies them. Returns data frames unchanged.
 fn bounded(frame: Frame<Bytes>) -> Result<Frame<Bytes>, Error> {
     match frame.into_trailers() {
         Ok(trailers) => head::copied(&trailers).map(Frame::trailers).ok_or_else(too_large),
@@ -165,7 +165,7 @@ fn bounded(frame: Frame<Bytes>) -> Result<Frame<Bytes>, Error> {
     }
 }
 
-/// A timer for the next bytes of a response.
+/// A timer that limits the wait for the next bytes of a response.
 struct Pause {
     limit: Duration,
     timer: Pin<Box<Sleep>>,

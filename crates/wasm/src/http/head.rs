@@ -1,16 +1,16 @@
 //! Copies the header fields of a response into separate memory, up to a maximum size.
 //!
-//! The values of the client's fields are slices of the client's read buffer, whose size may be 400 KiB. Without a copy,
-//! the entire buffer would stay in memory as long as the guest keeps the fields. The copy fits in the memory that the
-//! host allows for each handle in the guest's table.
+//! The values of the client's fields are slices of the client's read buffer, which may be as large as 400 KiB. Without
+//! a copy, the entire buffer would stay in memory as long as the guest keeps the fields. The copy fits in the memory
+//! that the host allows for each handle in the guest's table.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// Maximum size of the header fields in bytes: half of the memory that the host allows per handle.
+/// Maximum total size of the header fields in bytes: half of the memory that the host allows per handle.
 pub(super) const MAX_HEAD: usize = 32 * 1024;
 
-/// Memory that a field uses in the header map, in addition to the field's name and value, in bytes.
+/// Memory in bytes that a field uses in the header map in addition to its name and value.
 const FIELD: usize = 128;
 
 /// Copies header fields. `None`: the fields exceed [`MAX_HEAD`].

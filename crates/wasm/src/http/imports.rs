@@ -1,6 +1,6 @@
-//! Adds `wasi:http` to the linker, with limits on the texts and lists that the host copies from a guest. Deletes the
-//! table entries of a request when the request is sent. Marks the body of a request as complete only if the guest
-//! finished the body.
+//! Adds `wasi:http` to the linker, with limits on the strings and lists that the host copies from a guest. Deletes the
+//! options of a request from the guest's table when the request is sent. Marks the body of a request as complete only
+//! if the guest finished it.
 
 use wasmtime::component::{Linker, LinkerInstance, Resource, WasmList};
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
@@ -34,13 +34,13 @@ const FUNCTIONS: [&str; 8] = [
     "[static]outgoing-body.finish",
 ];
 
-/// Maximum length of a path with its query in bytes: the maximum that servers accept by default.
+/// Maximum length in bytes of a path, including its query: the maximum that servers accept by default.
 const MAX_PATH: usize = 16 * 1024;
 
-/// Maximum length of a host with its port in bytes (RFC 1035 allows 253 for a name).
+/// Maximum length in bytes of a host, including its port (RFC 1035 allows 253 for a name).
 const MAX_AUTHORITY: usize = 512;
 
-/// Maximum length of a method's or scheme's name in bytes.
+/// Maximum length in bytes of the name of a method or scheme.
 const MAX_WORD: usize = 64;
 
 type Request = Resource<HostOutgoingRequest>;
@@ -98,9 +98,9 @@ fn requests(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime:
     })
 }
 
-/// Sends a request and deletes the request's options from the guest's table. The guest passes ownership of the options
-/// to the host, but wasmtime-wasi-http does not delete the options. Without the deletion, each request would use up one
-/// entry of the table.
+/// Sends a request, and deletes its options from the guest's table. The guest passes ownership of the options to the
+/// host, but wasmtime-wasi-http does not delete them. Without the deletion, each request would use up one entry of the
+/// table.
 fn handle(
     mut host: Host<'_>,
     request: Request,
@@ -115,7 +115,7 @@ fn handle(
     answered(sent, HttpError::downcast)
 }
 
-/// Returns the body of a request, to which the guest then writes. The server receives the end of the body only after
+/// Returns the body of a request, so that the guest can write to it. The server receives the end of the body only after
 /// [`finish`].
 fn body(mut host: Host<'_>, of: Request) -> wasmtime::Result<Result<Body, ()>> {
     let request = Request::new_own(of.rep());
@@ -127,7 +127,7 @@ fn body(mut host: Host<'_>, of: Request) -> wasmtime::Result<Result<Body, ()>> {
     Ok(Ok(body))
 }
 
-/// Finishes the body of a request. The server then receives the end of the body.
+/// Finishes the body of a request, so that the server receives the end of the body.
 fn finish(
     mut host: Host<'_>,
     body: Body,
@@ -135,7 +135,7 @@ fn finish(
 ) -> wasmtime::Result<Result<(), ErrorCode>> {
     let handle = body.rep();
     let sandbox = host.data_mut();
-    // Sets the mark first, because another thread of the client may read the end of the body at once.
+    // Mark the body as finished first, because the client may read the end of the body on another thread at once.
     sandbox.wasi.uploads().1.finish(handle, true);
     let finished = sandbox.http().finish(body, trailers);
     if finished.is_err() {
@@ -144,8 +144,7 @@ fn finish(
     answered(finished, HttpError::downcast)
 }
 
-/// Converts a result for the guest. An error of `wasi:http` is returned to the guest; any other error makes the guest
-/// trap.
+/// Converts a result for the guest. A `wasi:http` error is returned to the guest. Any other error makes the guest trap.
 fn answered<T, F, E>(
     result: Result<T, F>,
     own: impl FnOnce(F) -> wasmtime::Result<E>,

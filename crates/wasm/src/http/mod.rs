@@ -1,17 +1,17 @@
-//! Outgoing HTTP of guests (`wasi:http`). Guests may send requests only to granted origins, and the name of an origin
-//! may resolve only to allowed IP addresses.
+//! Outgoing HTTP requests from guests (`wasi:http`). Guests may send requests only to granted origins, and the name of
+//! an origin may resolve only to allowed IP addresses.
 //!
 //! | file | job |
 //! |---|---|
-//! | `address.rs` | the IP addresses that a name may resolve to |
+//! | `address.rs` | the IP addresses to which a name may resolve |
 //! | `exchange.rs` | one request and its response, with their limits |
-//! | `head.rs` | bounded header fields of responses |
+//! | `head.rs` | header fields of responses, limited in size |
 //! | `imports.rs` | `wasi:http` in the linker |
 //! | `span.rs`, `redact.rs` | the span of a request, and the redacted URL in the span |
-//! | `upload.rs` | the body of a request, which is complete only if the guest finished the body |
+//! | `upload.rs` | the body of a request, which is complete only if the guest finished it |
 //!
-//! The host returns a redirect to the guest as an ordinary response. A guest that follows the redirect sends another
-//! request, which the host checks like any other request. A connection uses the IP address that was checked, so a
+//! The host returns a redirect to the guest as an ordinary response. If the guest follows the redirect, it sends
+//! another request, which the host checks like any other. A connection uses the IP address that was checked, so a
 //! change of the DNS record after the check has no effect.
 
 mod address;
@@ -42,48 +42,48 @@ use exchange::{Answer, Exchange};
 use hostler_telemetry::traces::Traces;
 use hostler_types::error_chain::with_causes;
 
-/// Maximum number of open requests for each sandbox. A request is open from its start until the guest has read or
-/// dropped the response body. If the guest keeps the response head after that, the head counts as a handle, not as an
-/// open request.
+/// Maximum number of open requests per sandbox. A request is open from its start until the guest has read or dropped
+/// the response body. If the guest keeps the response head after that, the head counts as a handle, not as an open
+/// request.
 pub const MAX_OPEN: u64 = 16;
 
-/// Maximum memory of the host for one open request, in bytes. A request needs the HTTP/1 buffer (at most 408 KiB in
-/// hyper), TLS records, and a chunk of the body in each direction.
+/// Maximum host memory for one open request, in bytes. A request needs the HTTP/1 buffer (at most 408 KiB in hyper),
+/// TLS records, and a chunk of the body in each direction.
 const OPEN_SIZE: u64 = 512 * 1024;
 
-/// Maximum memory of the host for all open requests of a sandbox, in bytes.
+/// Maximum host memory for all open requests of a sandbox, in bytes.
 pub const FOOTPRINT: u64 = MAX_OPEN * OPEN_SIZE;
 
-/// Maximum size of one write of a guest to a request body, in bytes.
+/// Maximum number of bytes that a guest can write to a request body at once.
 const CHUNK: usize = 64 * 1024;
 
-/// Maximum time to wait for a connection. The timeouts that a guest sets do not change this time, because the HTTP
-/// client has one connection timeout for all requests.
+/// Maximum time to wait for a connection. A guest's timeouts do not change this time, because the HTTP client has one
+/// connection timeout for all requests.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Maximum time to keep an idle connection for reuse by further requests. AWS load balancers close idle connections
-/// after 60 s.
+/// Maximum time for which an idle connection is kept for reuse. AWS load balancers close idle connections after 60 s.
 const IDLE: Duration = Duration::from_secs(30);
 /// Maximum number of idle connections per origin.
 pub const MAX_IDLE_PER_ORIGIN: usize = 16;
 
-/// The origins that the guests of one consumer may send requests to, and the client with its connections.
+/// The origins to which the guests of one consumer may send requests, and the HTTP client with its connections.
 #[derive(Debug)]
 pub(super) struct Web {
     origins: BTreeSet<String>,
     /// The HTTP client. `None`: no origin is granted.
     client: Option<Client>,
-    /// Receives the spans of requests. `None`: requests have no spans.
+    /// Destination for the spans of requests. `None`: requests have no spans.
     traces: Option<Traces>,
 }
 
 impl Web {
-    /// Creates the HTTP client if any origin is granted.
+    /// Creates the HTTP client if any origin is granted. `networks`: networks that guests may reach in addition to
+    /// public networks.
     ///
     /// # Errors
     /// An origin is not valid, or TLS cannot be set up, for example because there are no root certificates.
     pub(super) fn new(origins: &[String], networks: &[IpNet]) -> Result<Self, String> {
-        // Uses the same URL parser as for requests. Equal texts therefore always have equal origins.
+        // Uses the same URL parser as for requests, so equal strings always have equal origins.
         let origin = |text: &String| {
             let url = Url::parse(text).map_err(|error| format!("`{text}` is not a valid origin: {error}"))?;
             Ok(url.origin().ascii_serialization())
@@ -93,7 +93,7 @@ impl Web {
         Ok(Self { origins, client: client.map_err(|error| with_causes(&error))?, traces: None })
     }
 
-    /// Returns the same value with spans for its requests. `None`: requests have no spans.
+    /// Returns this value with `traces` as the destination for the spans of its requests, or `None` for no spans.
     pub(super) fn traced(self, traces: Option<Traces>) -> Self {
         Self { traces, ..self }
     }
@@ -111,7 +111,7 @@ impl Web {
 fn client(networks: &[IpNet]) -> reqwest::Result<Client> {
     Client::builder()
         .redirect(redirect::Policy::none())
-        // A proxy would resolve names itself, without the check of addresses.
+        // A proxy would resolve names itself, without checking the addresses.
         .no_proxy()
         .retry(reqwest::retry::never())
         .referer(false)
@@ -122,7 +122,7 @@ fn client(networks: &[IpNet]) -> reqwest::Result<Client> {
         .build()
 }
 
-/// Resolves host names and removes addresses that guests may not reach. An IP address in a URL is not resolved, and
+/// Resolves host names and removes addresses that guests may not reach. An IP address in a URL is not resolved, and is
 /// therefore not checked. An operator who grants an IP address as an origin grants access to that address.
 struct Guarded {
     networks: Arc<[IpNet]>,
@@ -140,7 +140,7 @@ impl Resolve for Guarded {
     }
 }
 
-/// Returns the addresses that connections to `name` may use. `localhost` may resolve to loopback addresses.
+/// Returns the addresses in `found` that connections to `name` may use. `localhost` may resolve to loopback addresses.
 fn reachable(name: &str, mut found: Vec<SocketAddr>, networks: &[IpNet]) -> Result<Vec<SocketAddr>, Prohibited> {
     let first = found.first().map(SocketAddr::ip);
     let meant = |at: &SocketAddr| name.eq_ignore_ascii_case("localhost") && at.ip().is_loopback();
@@ -159,7 +159,7 @@ struct Prohibited {
     address: std::net::IpAddr,
 }
 
-/// Returns the first error of type `T` in the chain of causes.
+/// Returns the first error of type `T` in an error's chain of causes.
 fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
     std::iter::successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref::<T>())
 }

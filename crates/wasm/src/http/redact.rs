@@ -8,12 +8,12 @@ const MAX: usize = 1024;
 /// Replacement for a secret (OpenTelemetry semantic conventions for HTTP, `url.full`).
 const REDACTED: &str = "REDACTED";
 
-/// Substrings of the names of query parameters with secret values. These substrings cover all parameters that the
-/// semantic conventions list (signatures of AWS, Azure and Google).
+/// Substrings that mark a query parameter as secret if its name contains them. They cover all parameters that the
+/// semantic conventions list (AWS, Azure and Google signatures).
 const SECRETS: [&str; 12] =
     ["sig", "token", "key", "secret", "passw", "pwd", "auth", "cred", "session", "code", "jwt", "otp"];
 
-/// Webhooks with secrets in their paths: the domain of the host, and the part of the path before the secret.
+/// Webhooks with secrets in their paths: the domain, and the part of the path before the secret.
 const WEBHOOKS: [(&str, &str); 4] = [
     ("hooks.slack.com", "/"),
     ("discord.com", "/api/webhooks/"),
@@ -21,7 +21,8 @@ const WEBHOOKS: [(&str, &str); 4] = [
     ("webhook.office.com", "/"),
 ];
 
-/// Returns the URL without its fragment. Redacts the user, the password, secret parameters and the paths of webhooks.
+/// Returns the URL without its fragment. Redacts the user, the password, the values of secret parameters, and the paths
+/// of webhooks.
 pub(super) fn redacted(url: &Url) -> String {
     let mut text = url.scheme().to_owned() + "://";
     if !url.username().is_empty() || url.password().is_some() {
@@ -47,7 +48,7 @@ fn is_within(host: &str, domain: &str) -> bool {
     host.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-/// Returns a query parameter. Redacts the value if the name indicates a secret.
+/// Returns a query parameter as shown in a span. Redacts its value if its name indicates a secret.
 fn shown(pair: &str) -> String {
     let Some((name, _)) = pair.split_once('=') else { return pair.to_owned() };
     let lower = name.to_ascii_lowercase();

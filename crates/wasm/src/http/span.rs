@@ -9,18 +9,18 @@ use super::redact::redacted;
 use hostler_telemetry::traces::{Beginning, Span, SpanKind, Traces, attribute};
 use hostler_types::message::TraceContext;
 
-/// Methods that a span may contain. Any other method is recorded as `_OTHER`, because a guest can invent any number of
-/// methods.
+/// HTTP methods that a span may contain. Any other method is recorded as `_OTHER`, because a guest can invent any
+/// number of methods.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "QUERY"];
 
-/// The span of a request. Dropping the value ends the span. Without traces, the value does nothing.
+/// The span of an HTTP request. Dropping this value ends the span. Without traces, this value does nothing.
 pub(super) struct RequestSpan {
     span: Option<Span>,
     answered: bool,
 }
 
 impl RequestSpan {
-    /// Begins the span. `parent` is the trace context that the guest runs in.
+    /// Begins the span. `parent`: trace context in which the guest runs.
     pub(super) fn begin(
         traces: Option<&Traces>,
         parent: Option<&TraceContext>,
@@ -45,7 +45,7 @@ impl RequestSpan {
         self.span.as_ref().and_then(|span| TraceContext::new(span.context())).map(Arc::new)
     }
 
-    /// Records the status of a response, when its head has arrived.
+    /// Records the status of the response, whose head has arrived.
     pub(super) fn answered(&mut self, status: http::StatusCode) {
         self.answered = true;
         let Some(span) = &mut self.span else { return };
@@ -65,8 +65,8 @@ impl RequestSpan {
 }
 
 impl Drop for RequestSpan {
-    /// If the request is dropped before its response, marks the request as cancelled. This happens, for example, if the
-    /// guest was stopped.
+    /// Marks the request as cancelled if it is dropped before its response arrives, for example because the guest was
+    /// stopped.
     fn drop(&mut self) {
         if let (false, Some(span)) = (self.answered, &mut self.span) {
             span.fail("cancelled", "");
@@ -74,7 +74,7 @@ impl Drop for RequestSpan {
     }
 }
 
-/// Returns the name of an error of `wasi:http`, without the error's fields.
+/// Returns the name of a `wasi:http` error, without the error's fields.
 fn kind(error: &wasmtime_wasi_http::Error) -> String {
     let text = format!("{error:?}");
     text.split(|char: char| !char.is_ascii_alphanumeric()).next().unwrap_or("_OTHER").to_owned()

@@ -1,8 +1,8 @@
-//! The bodies of guests' requests. A body is sent to its end only if the guest finished the body. Otherwise, the body
-//! ends with an error.
+//! The bodies of HTTP requests from guests. A body is sent to its end only if the guest finished it. Otherwise, the
+//! body ends with an error.
 //!
-//! If a guest was stopped or trapped, wasmtime-wasi-http alone would complete the body. The server would then accept a
-//! partial upload as complete.
+//! Without this module, wasmtime-wasi-http would complete the body even if the guest was stopped or trapped. The server
+//! would then accept a partial upload as complete.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-/// The request bodies of one sandbox, by the guest's handles. The value becomes `true` when the guest has finished the
+/// The request bodies of one sandbox, by the guest's handles. A value becomes `true` when the guest has finished the
 /// body.
 ///
 /// An entry remains until the guest's table reuses the handle for another body, so there are never more entries than
@@ -26,15 +26,16 @@ use wasmtime_wasi_http::{Error, WasiBody};
 pub(crate) struct Uploads(BTreeMap<u32, Arc<AtomicBool>>);
 
 impl Uploads {
-    /// Wraps a body. The wrapped body completes only after [`Self::finish`].
+    /// Wraps the body that the guest knows as `handle`. The wrapped body completes only after it is marked as finished
+    /// by [`Self::finish`].
     pub(super) fn guard(&mut self, handle: u32, headers: &HeaderMap, body: WasiBody) -> WasiBody {
         let finished = Arc::<AtomicBool>::default();
         self.0.insert(handle, Arc::clone(&finished));
         Upload { body, finished, left: length(headers), held: None }.boxed_unsync()
     }
 
-    /// Sets or removes the mark that a body is finished. The mark must be set before the client can read the end of the
-    /// body, and must be removed if finishing failed.
+    /// Marks a body as finished. If `finished` is `false`, removes the mark. A body must be marked before the client
+    /// can read its end. If finishing the body then fails, the mark must be removed.
     pub(super) fn finish(&self, handle: u32, finished: bool) {
         if let Some(mark) = self.0.get(&handle) {
             mark.store(finished, Ordering::Release);
@@ -42,7 +43,8 @@ impl Uploads {
     }
 }
 
-/// Returns the length that a request announces. wasmtime-wasi-http has already refused a length that is not a number.
+/// Returns the body length that a request announces. wasmtime-wasi-http has already refused a length that is not a
+/// number.
 fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
@@ -51,7 +53,7 @@ fn length(headers: &HeaderMap) -> Option<u64> {
 struct Upload {
     body: WasiBody,
     finished: Arc<AtomicBool>,
-    /// Number of bytes of the announced length that have not arrived yet. `None`: the request announces no length.
+    /// Number of announced bytes that have not arrived yet. `None`: the request announces no length.
     left: Option<u64>,
     /// The frame that completes the announced length. A server accepts the body as complete when this frame arrives.
     /// The frame is therefore held until the guest finishes the body.
@@ -59,8 +61,8 @@ struct Upload {
 }
 
 impl Upload {
-    /// Returns the frame to send. If the frame completes the announced length, holds the frame. `None`: there is
-    /// nothing to send now.
+    /// Returns the frame to send. If the frame completes the announced length, holds it back. `None`: there is nothing
+    /// to send now.
     fn pass(&mut self, frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
         let (Some(left), Some(data)) = (&mut self.left, frame.data_ref()) else { return Some(frame) };
         if *left == 0 {
@@ -135,7 +137,7 @@ mod tests {
         Ok(Frame::trailers(HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from(1))])))
     }
 
-    /// Returns the frames that are sent, with `+` for trailers. Also returns `true` if the body was sent to its end.
+    /// Returns the frames that are sent, with `+` for trailers, and `true` if the body was sent to its end.
     async fn sent<const N: usize>(
         length: Option<u64>,
         finished: bool,

@@ -1,4 +1,4 @@
-//! Listings for components: `read-directory` and `directory-entry-stream` of WASI 0.2.
+//! Directory listings for components: `read-directory` and `directory-entry-stream` in WASI 0.2.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ const NEXT: &str = "[method]directory-entry-stream.read-directory-entry";
 /// The WIT resource `directory-entry-stream`.
 pub(crate) struct Listing {
     folder: Arc<OwnedFd>,
-    /// Entries that were read and not yet returned to the guest.
+    /// Entries that were read but not yet returned to the guest.
     ready: VecDeque<Result<DirectoryEntry, ErrorCode>>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Resu
     })
 }
 
-/// Opens a listing. A listing counts as an open file.
+/// Opens a listing of `folder`. The listing counts as an open file.
 async fn read(
     host: &mut Host<'_>,
     folder: &Resource<Descriptor>,
@@ -72,7 +72,7 @@ async fn read(
     Ok(Ok(host.data_mut().ctx().table.push(listing)?))
 }
 
-/// Returns the next entry. `None`: the end of the listing.
+/// Returns the next entry. `None`: the end of the listing was reached.
 async fn next(
     host: &mut Host<'_>,
     listing: &Resource<Listing>,

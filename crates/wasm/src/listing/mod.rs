@@ -1,4 +1,4 @@
-//! Listings of granted folders. The host reads a listing in parts, as the guest requests entries.
+//! Directory listings of granted folders. The host reads a listing in parts, as the guest requests entries.
 //!
 //! wasmtime-wasi reads a whole folder when the guest opens the listing, and stores every entry until the guest drops
 //! the listing. A folder may have any number of entries, so neither the memory nor the time would be limited. In this
@@ -21,8 +21,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime_wasi::p2::bindings::filesystem::types::DescriptorType;
 
-/// Maximum size of the entries that one system call reads, in bytes. Including Rust's overhead for each entry, the
-/// entries use less than the maximum memory of the host for each handle.
+/// Maximum size in bytes of the entries that one system call reads. Including Rust's overhead for each entry, the
+/// entries use less than the maximum host memory per handle.
 const PART: usize = 16 * 1024;
 
 /// A directory entry, as returned by the kernel.
@@ -33,7 +33,7 @@ struct Entry {
     next: u64,
 }
 
-/// Opens an open folder a second time. The new descriptor has its own position in the listing.
+/// Opens an open folder again, so that the new descriptor has its own position in the listing.
 fn open(folder: &File) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(folder, ".", flags, Mode::empty())?)
@@ -67,7 +67,7 @@ fn entries(open: &OwnedFd) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Converts a file type to WASI's type.
+/// Converts a file type to the WASI type.
 fn wasi_type(kind: FileType) -> DescriptorType {
     match kind {
         FileType::RegularFile => DescriptorType::RegularFile,
@@ -81,7 +81,7 @@ fn wasi_type(kind: FileType) -> DescriptorType {
     }
 }
 
-/// Runs `work` on a thread for blocking calls, and charges the CPU time of `work` to the guest.
+/// Runs `work` on a thread for blocking calls, and charges its CPU time to the guest.
 async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> wasmtime::Result<io::Result<T>> {

@@ -1,6 +1,6 @@
-//! Listings for preview-1 modules: `fd_readdir`.
+//! Directory listings for preview-1 modules: `fd_readdir`.
 //!
-//! In each call, the function of wasmtime-wasi reads and examines the whole folder, even for a small buffer. The
+//! In each call, wasmtime-wasi's own function reads and examines the whole folder, even if the buffer is small. The
 //! function in this module reads only as many entries as fit in the buffer. The cookies, which mark positions in the
 //! listing, are the kernel's own positions. The host therefore stores no state between calls.
 
@@ -25,7 +25,7 @@ use crate::preview1::{Host, WASI, memory, parts};
 use crate::sandbox::Sandbox;
 use hostler_handler::Limit;
 
-/// Size of an entry's fixed part before its name, in bytes (`dirent`).
+/// Size in bytes of the fixed part of an entry, which precedes its name (`dirent`).
 const HEAD: usize = 24;
 
 /// The parameters of `fd_readdir`: the folder, the address and length of the buffer, the cookie, and the address for
@@ -84,7 +84,7 @@ fn folders(host: &mut Host<'_>) -> Vec<Arc<File>> {
 }
 
 /// Finds the guest's open folder with the serial number `serial`, opens the folder a second time, and moves the new
-/// descriptor to a position in the listing.
+/// descriptor to `position` in the listing.
 fn reopen(folders: &[Arc<File>], serial: u64, position: u64) -> io::Result<OwnedFd> {
     for folder in folders {
         let metadata = folder.metadata()?;
@@ -97,16 +97,16 @@ fn reopen(folders: &[Arc<File>], serial: u64, position: u64) -> io::Result<Owned
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Returns the serial number of a file. The computation is the same as in wasmtime-wasi (`metadata_hash`). A directory
-/// entry therefore has the same number as the metadata of the file.
+/// Returns the serial number of a file. The number is computed as in wasmtime-wasi (`metadata_hash`), so a directory
+/// entry has the same number as the metadata of the file.
 fn serial_of(device: u64, inode: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (device, inode).hash(&mut hasher);
     hasher.finish()
 }
 
-/// Returns the next entries of a folder in the guest's format, up to `room` bytes. The last entry may be truncated. Returns
-/// an empty list at the end of the folder.
+/// Returns the next entries of a folder in the guest's format, up to `room` bytes. The last entry may be truncated.
+/// Returns an empty list at the end of the folder. `own`: serial number of the folder.
 fn part(folder: &OwnedFd, own: u64, room: usize) -> io::Result<Vec<u8>> {
     let mut part = Vec::new();
     for entry in entries(folder)? {
@@ -119,12 +119,12 @@ fn part(folder: &OwnedFd, own: u64, room: usize) -> io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Converts an entry to the guest's format.
+/// Converts an entry to the guest's format. `own`: serial number of the folder.
 fn shown(folder: &OwnedFd, own: u64, entry: &Entry) -> io::Result<Vec<u8>> {
     let name = std::str::from_utf8(&entry.name).map_err(|_| io::ErrorKind::InvalidData)?;
     let (serial, kind) = match name {
-        // Replaces the serial number of the parent folder, because the guest must learn nothing about the folders
-        // above.
+        // Replaces the serial number of the parent folder with that of this folder, because the guest must learn
+        // nothing about the folders above.
         "." | ".." => (own, FileType::Directory),
         // The file may have been removed since the entry was read.
         _ => statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map_or((0, entry.kind), |stat| {
@@ -143,7 +143,7 @@ fn shown(folder: &OwnedFd, own: u64, entry: &Entry) -> io::Result<Vec<u8>> {
     Ok(shown)
 }
 
-/// Converts an error of a file operation to an `errno` for the guest. If the process has no free file descriptor,
+/// Converts the error of a file operation to an `errno` for the guest. If the process has no free file descriptor, also
 /// records that the call has reached this host limit.
 fn fault(host: &Host<'_>, error: &io::Error) -> Errno {
     if let Some(limit) = Limit::of_descriptors() {

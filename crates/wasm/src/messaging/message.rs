@@ -1,4 +1,4 @@
-//! The resource `message` of wasi:messaging: a received message, or a message that the guest creates for sending.
+//! The `message` resource of wasi:messaging: a received message, or a message that the guest creates for sending.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::super::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Call;
 use hostler_types::message::{AttributeValue, CONTENT_TYPE, Outgoing, Plain};
 
-/// Memory that an entry of the metadata uses in addition to its name and value, in bytes.
+/// Memory in bytes that a metadata entry uses in addition to its name and value.
 const ENTRY: usize = 128;
 
 /// The WIT type `metadata`.
@@ -26,7 +26,7 @@ pub(super) struct Message {
     topic: Option<String>,
     data: Data,
     attributes: BTreeMap<String, String>,
-    /// Placeholders in the table of handles, one for each [`HELD_PER_HANDLE`] bytes of the message. See [`weigh`].
+    /// Placeholders in the handle table, one for each [`HELD_PER_HANDLE`] bytes of the message. See [`weigh`].
     ballast: Vec<Resource<Ballast>>,
 }
 
@@ -37,7 +37,7 @@ enum Data {
     Made(Vec<u8>),
 }
 
-/// An empty placeholder that takes up one entry of the table of handles.
+/// An empty placeholder that takes up one entry of the handle table.
 pub(super) struct Ballast;
 
 impl Default for Data {
@@ -57,7 +57,7 @@ impl Data {
 }
 
 impl Message {
-    /// Creates the message of a call. Binary attributes become Base64 text.
+    /// Creates the message that `call` passes to the guest. Binary attributes become Base64 strings.
     pub(super) fn received(call: &Call) -> Self {
         let attributes = call.message.attributes.iter().map(|(name, value)| {
             let value = match value.plain() {
@@ -89,7 +89,7 @@ impl Message {
         Ok(message)
     }
 
-    /// Changes a message in the table. Checks the limits after the change.
+    /// Changes a message in the table, and then checks the limits.
     fn change(host: &mut Host<'_>, message: &Resource<Self>, change: impl FnOnce(&mut Self)) -> wasmtime::Result<()> {
         let table = host.data_mut().ctx().table;
         let mut changed = std::mem::take(table.get_mut(message)?);
@@ -113,7 +113,7 @@ impl Message {
         self.attributes.insert(CONTENT_TYPE.to_owned(), content_type);
     }
 
-    /// Replaces the metadata. Keeps the content type unless the new metadata contains a content type.
+    /// Replaces the metadata. Keeps the content type unless the new metadata contains one.
     fn set_metadata(&mut self, metadata: Metadata) {
         let content_type = self.content_type();
         self.attributes = metadata.into_iter().collect();
@@ -144,8 +144,8 @@ fn is_content_type(name: &str) -> bool {
     name.eq_ignore_ascii_case(CONTENT_TYPE)
 }
 
-/// Counts the bytes of a message against the limit on the guest's handles. A message uses one additional entry of the
-/// table for each [`HELD_PER_HANDLE`] bytes. The handle of a stream may use the same number of bytes.
+/// Counts the bytes of a message against the limit on the guest's handles. For each [`HELD_PER_HANDLE`] bytes, which is
+/// as much as the handle of a stream may use, the message takes up one more entry of the handle table.
 fn weigh(table: &mut ResourceTable, message: &mut Message) -> wasmtime::Result<()> {
     let places = message.weight() / HELD_PER_HANDLE;
     while message.ballast.len() < places {

@@ -1,4 +1,4 @@
-//! Components that export `wasi:messaging/incoming-handler`, and the host functions that these components import.
+//! Components that export `wasi:messaging/incoming-handler`, and the host functions that they import.
 //!
 //! All drafts of the package have the same version. The host supports the newest draft (December 2024), which it
 //! detects by the types of the functions.
@@ -21,7 +21,7 @@ use hostler_handler::{Call, Outcome};
 use hostler_types::message::Outgoing;
 use message::Message;
 
-/// The export that identifies a component of this contract.
+/// The export that identifies a component that implements this contract.
 pub(super) const HANDLER: Interface = Interface {
     name: "wasi:messaging/incoming-handler",
     version: VERSION,
@@ -31,10 +31,10 @@ pub(super) const HANDLER: Interface = Interface {
 /// The version that the host supports.
 const VERSION: &str = "0.2.0-draft";
 
-/// The function `handle` of [`HANDLER`].
+/// The `handle` function of [`HANDLER`].
 const HANDLE: Function = Function { interface: HANDLER, name: "handle", alone: true };
 
-/// A component that exports `incoming-handler` of wasi:messaging.
+/// A component that exports the `incoming-handler` interface of wasi:messaging.
 pub(super) struct Messaging {
     handle: Export,
 }
@@ -95,7 +95,7 @@ impl Contract for Messaging {
     }
 }
 
-/// Adds the interfaces `types`, `producer` and `request-reply` to the linker.
+/// Adds the `types`, `producer` and `request-reply` interfaces to the linker.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     type Send = (Resource<Client>, String, Resource<Message>);
     let interface = |name: &str| format!("wasi:messaging/{name}@{VERSION}");
@@ -133,8 +133,8 @@ fn add_client(types: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtim
     })
 }
 
-/// Removes a message from the table to send the message. An outer error makes the guest trap. An inner error is
-/// returned to the guest, and reports that the client is disconnected.
+/// Removes a message from the table, so that it can be sent. An outer error makes the guest trap. An inner error
+/// reports that the client is disconnected, and is returned to the guest.
 fn take(
     host: &mut Host<'_>,
     client: &Resource<Client>,
@@ -148,7 +148,7 @@ fn take(
     })
 }
 
-/// Adds `request-reply`. Queues do not support requests with replies, so the functions return errors.
+/// Adds the `request-reply` interface. Queues do not support requests with replies, so its functions return errors.
 fn add_request_reply(linker: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     type Request = (Resource<Client>, String, Resource<Message>, Option<Resource<RequestOptions>>);
     // Options have no state, so they need no entry in the table.
