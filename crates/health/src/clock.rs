@@ -1,4 +1,4 @@
-//! Timestamps of the host: measured on the monotonic clock, and written as wall-clock times.
+//! Timestamps in the health file: measured with the monotonic clock, and written as wall-clock times.
 //!
 //! A timestamp from the system clock becomes wrong when the system clock is set (NTP at boot, a resumed machine). The
 //! health check would then mistake a busy consumer for a stuck one, and a stuck consumer for a busy one. The start time
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::{ConsumerReport, Report, SCHEMA, Timestamp, namespace, process};
 
-/// Drift between the clocks above which the anchor moves. Must be smaller than the verdict's tolerance for start times.
+/// Maximum drift between the two clocks. A greater drift moves the anchor. Must be smaller than the verdict's tolerance
+/// for start times.
 const MAX_DRIFT: Duration = Duration::from_millis(100);
 
 /// Converts instants of this process into wall-clock times.
@@ -37,7 +38,8 @@ impl Clock {
         }
     }
 
-    /// Returns this process's report with the current time. `consumers` creates the reports on the consumers.
+    /// Returns the report of this process, stamped with the current time. Calls `consumers` to create the reports on
+    /// the consumers.
     pub fn report(&mut self, consumers: impl FnOnce(&Self) -> Vec<ConsumerReport>) -> Report {
         let now = Instant::now();
         self.follow(Timestamp::now(), now);

@@ -21,10 +21,11 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Folder
     move |cause| FolderError { action, path: path.to_owned(), cause }
 }
 
-/// Creates the folder of a command with mode 0700, or checks that the existing folder can be trusted. Returns the user
-/// and group for new files if that user is not this process's user.
+/// Creates the folder for a command's files, with mode 0700, or checks that the existing folder can be trusted. Returns
+/// the user and group that must own new files if root works in the folder of another user.
 ///
-/// Root transfers its folder to the owner of the health file, because the host runs as that user.
+/// If this process runs as root, transfers the folder to the owner of the health file, because the host runs as that
+/// user.
 ///
 /// # Errors
 /// The folder cannot be created, handed over or trusted.
@@ -32,8 +33,8 @@ pub(super) fn create(folder: &Path) -> Result<Option<(u32, u32)>, FolderError> {
     create_as(folder, geteuid().is_root(), |folder, (user, group)| fchown(folder, Some(user), Some(group)))
 }
 
-/// Does the work of [`create`]. `chown` changes the owner of a folder. If root may not change the owner, removes the
-/// folder that it has created. Otherwise, the host could never use the folder.
+/// Implements [`create`]. `chown` changes the owner of a folder. If root may not change the owner of a new folder,
+/// removes the folder again, because the host could never use it.
 fn create_as(
     folder: &Path,
     is_root: bool,

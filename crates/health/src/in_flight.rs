@@ -12,8 +12,8 @@ pub enum Question {
     Cancel {
         /// Id of the message.
         message_id: String,
-        /// Name of the consumer that is processing the message. `None`: the only consumer that has the message in
-        /// flight, whatever its name.
+        /// Name of the consumer that is processing the message. `None`: any consumer, provided that only one has the
+        /// message in flight.
         consumer: Option<String>,
     },
 }
@@ -22,14 +22,14 @@ pub enum Question {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// The messages in flight. The consumers have the order of the config, and each consumer's messages start with the
-    /// oldest.
+    /// The messages in flight, grouped by consumer in the order of the config. Each consumer's messages are sorted from
+    /// oldest to newest.
     InFlight(Vec<MessageReport>),
-    /// The consumer had the message in flight.
+    /// The message was in flight. `result` is the effect of the request.
     Cancelled {
         /// Name of the consumer.
         consumer: String,
-        /// Delivery number of the message, from 1.
+        /// Number of the delivery attempt, counted by the queue from 1.
         attempt: u32,
         /// The effect of the request.
         result: CancelResult,
@@ -47,11 +47,11 @@ pub enum Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CancelResult {
-    /// The request stops the handler.
+    /// The handler is being stopped because of this request.
     Stopping,
-    /// The handler, or the hook `processing-timeout`, was already being stopped.
+    /// The handler, or the `processing-timeout` hook, was already being stopped.
     AlreadyStopping,
-    /// The processing timeout has passed, and the hook `processing-timeout` is deciding the outcome. Nothing was
+    /// The processing timeout has passed, and the `processing-timeout` hook is deciding the outcome. Nothing was
     /// cancelled.
     Deciding,
 }
@@ -63,9 +63,9 @@ pub struct MessageReport {
     pub consumer: String,
     /// Id of the message.
     pub message_id: String,
-    /// Delivery number of the message, counted by the queue from 1.
+    /// Number of the delivery attempt, counted by the queue from 1.
     pub attempt: u32,
-    /// Stage of the message: `running`, `stopping`, or `deciding` (the hook `processing-timeout` runs).
+    /// Stage of the message: `running`, `stopping`, or `deciding` (the `processing-timeout` hook runs).
     pub state: String,
     /// Time since the handler started.
     pub age_seconds: f64,

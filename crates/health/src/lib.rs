@@ -1,4 +1,5 @@
-//! The health file: the host's report on its consumers, and the verdict that the container runtime reads.
+//! The health file: a host's report on its consumers, and the verdict that the container runtime reads. A host is a
+//! running `hostler run` process.
 //!
 //! | file | job |
 //! |---|---|
@@ -15,12 +16,12 @@
 //! | `presence` | checks whether a running host can answer requests |
 //! | `rival` | detects other writers of the health file |
 //! | `process` | finds a process and its start time |
-//! | `namespace` | detects a report from another host than the host in this container |
+//! | `namespace` | detects a report that was not written by the host in this container |
 //! | `verdict` | decides whether a host is healthy, starting or unhealthy |
 //!
-//! The host writes the file at every state transition and at least once per [`TICK`]. A health check must cost less
-//! than 10 ms and 10 MiB. This crate therefore starts no runtime. Of hostler's crates, this crate depends only on
-//! `hostler-types`.
+//! The host writes the file at every state transition and at least once per [`TICK`]. A health check must take less
+//! than 10 ms and 10 MiB of memory. This crate therefore starts no async runtime, and the only other hostler crate that
+//! it depends on is `hostler-types`.
 
 mod clock;
 mod folder;
@@ -78,7 +79,7 @@ pub struct Report {
     pub started_at: Timestamp,
     /// Time of this report.
     pub written_at: Timestamp,
-    /// The reports on the consumers: one per configured consumer.
+    /// The reports on the consumers, one per configured consumer.
     pub consumers: Vec<ConsumerReport>,
 }
 
@@ -91,23 +92,22 @@ pub struct ConsumerReport {
     pub state: State,
     /// Time at which the consumer entered the current state.
     pub transition_timestamp: Timestamp,
-    /// Limit on the time that a consumer may spend in a state without progress, and on the time without a completed
-    /// poll. The file gives the limit in seconds. While a consumer drains, the limit is at least the maximum duration
-    /// of the drain.
+    /// Maximum time that the consumer may spend in a state without progress, or go without a completed poll. Stored in
+    /// seconds. While the consumer drains, the limit is at least the maximum duration of the drain.
     #[serde(with = "seconds")]
     pub healthcheck_timeout: Duration,
     /// Time of the last successful poll, with or without messages. A failed poll does not count. `None`: no poll has
     /// succeeded yet.
     ///
-    /// A consumer does not poll while the consumer cannot process another message, has reached its rate limit, or is
-    /// paused. During this period, the field contains the time of the report. After this period, the field contains the
-    /// time at which the consumer could poll again, until the next poll succeeds.
+    /// A consumer does not poll while it cannot process another message, has reached its rate limit, or is paused.
+    /// During such a period, the field contains the time of the report. Afterwards, until the next poll succeeds, the
+    /// field contains the time at which the consumer could poll again.
     pub last_poll_at: Option<Timestamp>,
     /// Number of messages that are being processed.
     pub in_flight: u32,
     /// Start time of the oldest message that is being processed. `None`: no message is being processed.
     pub oldest_started_at: Option<Timestamp>,
-    /// Number of messages that were finished since the process started, with any outcome.
+    /// Number of messages finished since the process started, with any outcome.
     pub processed: u64,
     /// Number of finished messages that failed: the handler failed, trapped or timed out, or the message was dead-lettered.
     /// A retry or delay that the handler requested, a lost lease and a shutdown do not count.
@@ -118,11 +118,11 @@ pub struct ConsumerReport {
     /// State of the consumer's breaker. `None`: the breaker is closed, or the consumer has no breaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
-    /// Failures of removals, dead-letter copies, releases or lease extensions. If several kinds of call are failing,
-    /// the field describes the kind that has been failing for the longest time. `None`: no kind is failing.
+    /// The current series of failed removals, dead-letter copies, releases or lease extensions. If several kinds of
+    /// call are failing, the series of the kind that has been failing for the longest time. `None`: no kind is failing.
     ///
-    /// A kind stops failing at the first call that succeeds. A kind also stops failing when no call has failed for the
-    /// time after which an unsettled message is redelivered.
+    /// A series ends at the first call of its kind that succeeds. It also ends when no call of its kind has failed for
+    /// the time after which an unsettled message is redelivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settling_fails: Option<SettlingFails>,
     /// The last few failures that `failed` counts, latest first. The file omits an empty list.
@@ -130,12 +130,12 @@ pub struct ConsumerReport {
     pub last_failures: Vec<FailureReport>,
 }
 
-/// Consecutive failures of one kind of call: removals, dead-letter copies, releases or lease extensions.
+/// A series of consecutive failures of one kind of call: removals, dead-letter copies, releases or lease extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettlingFails {
-    /// Time of the first of the consecutive failures.
+    /// Time of the first failure in the series.
     pub since: Timestamp,
-    /// Time of the last of the consecutive failures.
+    /// Time of the last failure in the series.
     pub last: Timestamp,
 }
 
@@ -148,7 +148,7 @@ pub struct FailureReport {
     pub message_id: String,
     /// The outcome, as named in the log.
     pub outcome: String,
-    /// The host's action on the message, as named in the log.
+    /// The action that the host took on the message, as named in the log.
     pub disposition: String,
     /// The reason, shortened. Empty if the reason is unknown.
     pub reason: String,
@@ -162,7 +162,7 @@ impl ConsumerReport {
     }
 }
 
-/// The state of a breaker that is not closed. The file contains the names in lower case.
+/// The state of a breaker that is not closed. Stored as the name of the variant in lower case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BreakerState {

@@ -22,8 +22,8 @@ pub(super) fn path_for(file: &Path) -> PathBuf {
     file.with_added_extension("lock")
 }
 
-/// Returns options for opening a file. Opening fails if the last path component is a symbolic link. Opening a named
-/// pipe does not block.
+/// Returns options for opening a file without following a symbolic link: opening fails if the last path component is
+/// one. Opening a named pipe does not block.
 pub(super) fn no_follow() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());

@@ -1,11 +1,11 @@
-//! Detects a health file whose last report comes from another host than the host that runs in this container.
+//! Detects a health file whose last report was not written by the host in this container.
 //!
 //! A report from another host contains no information about the host in this container. There are two cases:
 //!
 //! - A host in another container wrote the report. Its process id has no meaning in this container. A health check that
 //!   accepted the report could report a frozen host as healthy.
-//! - The author of the report has ended, but another host that writes the same file runs in this container. That host
-//!   replaces the report within a [`TICK`].
+//! - The process that wrote the report has ended, but another host that writes the same file runs in this container.
+//!   That host replaces the report within a [`TICK`].
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use super::verdict::is_gone;
 use super::{ReadError, Report, TICK, process};
 
-/// Maximum time to wait for a write of the host in this container. A host writes twice per [`TICK`], even if another
-/// host writes the same file.
+/// Maximum time to wait until the host in this container writes the file. A host writes twice per [`TICK`], even if
+/// another host writes the same file.
 const TURN: Duration = TICK.saturating_add(Duration::from_secs(1));
 
 /// Interval between two reads of the file.
@@ -36,22 +36,23 @@ fn namespace_of(pid: &str) -> Option<String> {
     Some(link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.to_owned())
 }
 
-/// Returns the process id of the host in this container if `report` comes from a host in another container. `None`:
-/// `report` may come from this container, or no host runs here. The process ids are not compared, because both hosts
-/// usually have id 1.
+/// Returns the process id of the `hostler run` process in this container if a host in another container wrote `report`.
+/// `None`: `report` may come from this container, or no host runs here. Compares PID namespaces instead of process ids,
+/// because both hosts usually have process id 1.
 pub fn host_beside(report: &Report) -> Option<u32> {
     let own = own()?;
     report.pid_namespace.as_ref().filter(|namespace| **namespace != own)?;
     host_here()
 }
 
-/// Returns the process id of a host in the PID namespace of the calling process. `None`: there is no host.
+/// Returns the process id of a `hostler run` process in the PID namespace of this process. `None`: there is no such
+/// process.
 fn host_here() -> Option<u32> {
     let entries = fs::read_dir("/proc").ok()?;
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid| is_host_here(*pid))
 }
 
-/// Returns `true` if the process is `hostler run` in the PID namespace of the calling process.
+/// Returns `true` if `pid` is another `hostler run` process in the PID namespace of this process.
 fn is_host_here(pid: u32) -> bool {
     let name = |pid: &str| fs::read(format!("/proc/{pid}/comm")).ok();
     let of = pid.to_string();
@@ -63,16 +64,16 @@ fn is_host_here(pid: u32) -> bool {
         && fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(runs)
 }
 
-/// Returns `true` if the author of the report has ended, but another host runs in this container. That host may write
-/// the next report.
+/// Returns `true` if the process that wrote `report` has ended and another host runs in this container. That host may
+/// write the next report.
 fn is_of_an_ended_host_beside_another(report: &Report) -> bool {
     let pid1_started_at = process::info(1).and_then(|pid1| pid1.started_at);
     is_gone(report, process::info(report.pid), pid1_started_at) && host_here().is_some()
 }
 
-/// Reads the health file. If a host runs in this container but the report comes from another host, reads the file again
-/// until the host in this container has written a report. Gives up after a [`TICK`] and one second, and returns the
-/// report of the last read.
+/// Reads the health file at `path`. If a host runs in this container but another host wrote the report, reads the file
+/// again until the host in this container has written one. Gives up after a [`TICK`] and one second, and returns the
+/// last report that was read.
 pub fn read_in_turn(path: &Path) -> Result<Report, ReadError> {
     let begin = Instant::now();
     loop {
@@ -104,7 +105,7 @@ mod tests {
     }
 
     /// Checks that the report of a host in another container is accepted if no host runs in this container. The health
-    /// check may run outside of the host's container.
+    /// check may run outside the host's container.
     #[test]
     fn without_a_host_here_a_report_of_another_container_counts() {
         let report = Clock::start().report(|_| Vec::new());

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use super::folder::{self, FolderError};
 use super::{lock, trust};
 
-/// The folder `<health file>.paused`. Not opened until the first call.
+/// The pauses of a host, stored in the folder `<health file>.paused`. Creating this value does not access the folder.
 #[derive(Debug, Clone)]
 pub struct Pauses {
     folder: PathBuf,
@@ -28,7 +28,7 @@ pub struct PauseError {
 }
 
 impl Pauses {
-    /// Returns the pauses of the host that writes the given health file.
+    /// Returns the pauses for the host that writes the given health file.
     pub fn beside(health_file: &Path) -> Self {
         Self { folder: health_file.with_added_extension("paused") }
     }
@@ -68,7 +68,7 @@ impl Pauses {
         let path = self.folder.join(consumer);
         match lock::no_follow().write(true).create_new(true).mode(0o600).open(&path) {
             Ok(file) => {
-                // The host ignores the file of another user.
+                // The host ignores files that belong to another user.
                 let given = owner.map_or(Ok(()), |(user, group)| fchown(file, Some(user), Some(group)));
                 given.map_err(|cause| PauseError { action: "hand over", path, cause })?;
                 Ok(true)
@@ -78,8 +78,8 @@ impl Pauses {
         }
     }
 
-    /// Creates the folder, or checks that a command may use it. Returns the owner for new files if the owner is another
-    /// user: root works in the folder of the host's user.
+    /// Creates the folder, or checks that a command may use it. Returns the user and group that must own new files if
+    /// root works in the folder of another user.
     fn prepare(&self) -> Result<Option<(u32, u32)>, PauseError> {
         folder::create(&self.folder).map_err(|FolderError { action, path, cause }| PauseError { action, path, cause })
     }
@@ -113,7 +113,7 @@ impl Pauses {
     }
 }
 
-/// Returns `true` for a file. Follows no symbolic link.
+/// Returns `true` if `path` is a regular file. Does not follow a symbolic link.
 fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }

@@ -6,8 +6,8 @@ use super::process::ProcessInfo;
 use super::verdict::{Author, author};
 use super::{Reason, Report, STALE_AFTER, Timestamp};
 
-/// Returns the reason why the host that wrote the report cannot answer: the host has ended, or no longer writes
-/// reports. `process` is the living process with the process id in the report. `None`: the host can answer.
+/// Returns the reason why the host that wrote `report` cannot answer requests: the host has ended, or no longer writes
+/// reports. `None`: the host can answer. `process` is the running process with the process id in the report, if any.
 pub fn absence(report: &Report, process: Option<ProcessInfo>, now: Timestamp) -> Option<Reason> {
     let age = now.since(report.written_at);
     match author(report, process, None) {

@@ -40,13 +40,14 @@ fn started_at(after_boot: Duration) -> Option<Timestamp> {
     Some(Timestamp::now().minus(age(after_boot, uptime)?))
 }
 
-/// Returns `true` if a null signal can be sent to the process. A missing permission also proves that the process exists.
+/// Returns `true` if a process with this id exists. Sends a null signal: an error about missing permission also proves
+/// that the process exists.
 fn answers(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM)))
 }
 
-/// The two fields of `/proc/<pid>/stat` that are needed (proc(5): fields 3 and 22).
+/// The two fields of `/proc/<pid>/stat` that this module uses (proc(5): fields 3 and 22).
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: u8,
@@ -79,8 +80,9 @@ fn parse_uptime(uptime: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(uptime.split_ascii_whitespace().next()?.parse().ok()?).ok()
 }
 
-/// Returns the age of a process. `None`: `started` and `uptime` are from different clocks. Some container runtimes
-/// report the uptime of the container, but start times since the machine's boot.
+/// Returns the age of a process that started at `started` on a machine with the given uptime. `None`: the two times are
+/// from different clocks. Some container runtimes report the uptime of the container, but start times since the
+/// machine's boot.
 fn age(started: Duration, uptime: Duration) -> Option<Duration> {
     let rounding = Duration::from_secs(1);
     (started <= uptime + rounding).then(|| uptime.saturating_sub(started))

@@ -55,14 +55,15 @@ struct Addressed {
 }
 
 impl Addressed {
-    /// Returns `true` if the request is addressed to the run of the host that wrote the report `own`.
+    /// Returns `true` if the request is addressed to the host process that wrote the report `own`.
     fn is_for(&self, own: &Report) -> bool {
         let apart = self.started_at.since(own.started_at).max(own.started_at.since(self.started_at));
         (self.pid, &self.pid_namespace) == (own.pid, &own.pid_namespace) && apart <= START_TOLERANCE
     }
 }
 
-/// The folder `<health file>.requests`. Not opened until the first call.
+/// The requests to a host, stored in the folder `<health file>.requests`. Creating this value does not access the
+/// folder.
 #[derive(Debug, Clone)]
 pub struct Requests {
     folder: PathBuf,
@@ -118,7 +119,7 @@ impl Requests {
         &self.folder
     }
 
-    /// Sends a request to the host that wrote the report `host`. Waits up to [`ANSWER_WAIT`] for the answer.
+    /// Sends a question to the host that wrote the report `host`. Waits up to [`ANSWER_WAIT`] for the answer.
     ///
     /// # Errors
     /// The folder cannot be used, or the host does not answer in time.
@@ -150,7 +151,8 @@ impl Requests {
         }
     }
 
-    /// Creates the folder, or checks that it can be trusted. Returns the owner for new files if the owner is another user.
+    /// Creates the folder, or checks that it can be trusted. Returns the user and group that must own new files if root
+    /// works in the folder of another user.
     fn make_folder(&self) -> Result<Option<(u32, u32)>, RequestError> {
         folder::create(&self.folder).map_err(|FolderError { action, path, cause }| RequestError::Failed {
             action,
@@ -159,8 +161,8 @@ impl Requests {
         })
     }
 
-    /// Takes the requests to the host that wrote the report `own`. Removes files that commands left behind more than a
-    /// minute ago.
+    /// Takes the pending requests that are addressed to the host that wrote the report `own`. Removes files that
+    /// commands left behind more than a minute ago.
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be read.
@@ -196,7 +198,7 @@ fn take_one(entry: &DirEntry, own: &Report) -> Option<Taken> {
         let _ = fs::remove_file(&path);
         return None;
     }
-    // The command no longer waits for an answer to an older request.
+    // The command that sent an older request no longer waits for an answer.
     let is_current = age.is_none_or(|age| age <= ANSWER_WAIT);
     if !is_current || path.extension()? != REQUEST || !is_regular(&found) {
         return None;

@@ -1,5 +1,5 @@
-//! Detects other writers of this host's health file. Another writer may be a host, even with the same process id in
-//! another container, or a program that is not a host.
+//! Detects other writers of this host's health file. Another writer may be another host, possibly with the same process
+//! id in another container, or a program that is not a host.
 
 use std::path::Path;
 
@@ -48,9 +48,9 @@ pub struct Rivals {
 }
 
 impl Rivals {
-    /// Checks the file before the next write. Returns the author if another writer has replaced the report of this
-    /// process. Returns the author only once for each series of foreign reports. A series ends when a check finds the
-    /// report of this process.
+    /// Checks the health file at `path` for a report of another writer. Must be called before each write. Returns the
+    /// author if another writer has replaced the report of this process. Returns the author only once for each series
+    /// of foreign reports. A series ends when a check finds the report of this process.
     pub fn look(&mut self, path: &Path) -> Option<Rival> {
         let last = self.last.as_ref()?;
         let found = super::read(path).ok()?;

@@ -5,7 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 
 use rustix::process::geteuid;
 
-/// Returns the reason why a folder may contain files of another user. `None`: the folder can be trusted.
+/// Returns the reason why a folder may contain files that another user has placed there. `None`: the folder can be
+/// trusted.
 pub(super) fn fault(folder: &Metadata) -> Option<&'static str> {
     if !folder.is_dir() {
         Some("it is not a folder")

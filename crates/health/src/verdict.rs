@@ -26,7 +26,7 @@ pub struct StartPeriod {
 pub struct Verdict {
     /// The status of the host.
     pub status: Status,
-    /// The reasons for a status other than healthy.
+    /// The reasons for a status other than healthy. Empty if the host is healthy.
     pub reasons: Vec<Reason>,
 }
 
@@ -60,7 +60,7 @@ impl Status {
     }
 }
 
-/// A reason for a verdict, serialized as the text of the reason.
+/// A reason for a verdict. Serializes as its message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// There is no health file. Normal within the start period.
@@ -76,7 +76,7 @@ pub enum Reason {
         /// Process id in the file.
         pid: u32,
     },
-    /// The start period has not ended. Follows [`Self::NoFile`] or [`Self::LeftOver`].
+    /// The start period has not ended. Listed after [`Self::NoFile`] or [`Self::LeftOver`].
     #[error("the container started {} ago and has {} to start", shown(*.age), shown(*.limit))]
     Starting {
         /// Time since the start of PID 1.
@@ -84,16 +84,16 @@ pub enum Reason {
         /// Duration of the start period.
         limit: Duration,
     },
-    /// The start period has ended. Follows [`Self::NoFile`] or [`Self::LeftOver`].
+    /// The start period has ended. Listed after [`Self::NoFile`] or [`Self::LeftOver`].
     #[error("the start period of {} is over: see the log of `hostler run`, and that both use the same host.health_file", shown(*.limit))]
     NotStarted {
         /// Duration of the start period.
         limit: Duration,
     },
-    /// The start time of PID 1 is unknown. Follows [`Self::NoFile`] or [`Self::LeftOver`].
+    /// The start time of PID 1 is unknown. Listed after [`Self::NoFile`] or [`Self::LeftOver`].
     #[error("when the container started cannot be told from /proc, so it gets no start period")]
     StartUnknown,
-    /// The file is locked or unreadable. The field is the error.
+    /// The file is locked or unreadable. The field is the error message.
     #[error("{0}")]
     Unreadable(String),
     /// A host in another container writes the file. The host in this container does not.
@@ -134,20 +134,21 @@ pub enum Reason {
         /// Time from now to the timestamp.
         by: Duration,
     },
-    /// A consumer has been in a state without progress for longer than the consumer's `healthcheck_timeout`.
+    /// A consumer has spent more than its `healthcheck_timeout` in a state without making progress.
     #[error("consumer `{consumer}` has been {} for {}; its limit is {}", state.name(), shown(*.age), shown(*.limit))]
     Stuck {
         /// Name of the consumer.
         consumer: String,
         /// State of the consumer.
         state: State,
-        /// Time in the state. For PROCESSING, the age of the oldest message in flight.
+        /// Time since the consumer entered the state. In PROCESSING: time since processing of the oldest message in
+        /// flight started.
         age: Duration,
         /// The consumer's `healthcheck_timeout`.
         limit: Duration,
     },
-    /// All calls of one kind have failed at a consumer: removals, dead-letter copies, releases or lease extensions.
-    /// Messages of the consumer are therefore processed repeatedly.
+    /// Every call of one kind has failed for longer than the consumer's `healthcheck_timeout`: removals, dead-letter
+    /// copies, releases or lease extensions. The consumer therefore processes the same messages repeatedly.
     #[error(
         "consumer `{consumer}`: settlements or lease extensions have failed for {}, and none has succeeded; its limit is {}",
         shown(*.age), shown(*.limit)
@@ -183,7 +184,7 @@ impl Serialize for Reason {
     }
 }
 
-/// Returns the verdict at the time `now`. `file` is the result of reading the health file. `process` is the living
+/// Returns the verdict at the time `now`. `file` is the result of reading the health file. `process` is the running
 /// process with the process id in the file, or `None` if no process has this id.
 pub fn verdict(
     file: Result<&Report, &ReadError>,
@@ -255,7 +256,7 @@ pub(super) fn author(report: &Report, process: Option<ProcessInfo>, pid1_started
 }
 
 /// Returns the reasons for an unhealthy verdict. If the file is stale or its time is in the future, does not examine
-/// the consumers, because the file then does not show the current state of the consumers.
+/// the consumers, because the file does not show their current state.
 fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
     let (age, by) = (now.since(report.written_at), report.written_at.since(now));
     if age > STALE_AFTER {
@@ -289,7 +290,7 @@ fn judge(report: &ConsumerReport, now: Timestamp) -> Option<Reason> {
 }
 
 /// Returns a reason if settlements or lease extensions have failed for longer than the consumer's
-/// `healthcheck_timeout`. If a call has succeeded since the failures, the report does not contain the failures.
+/// `healthcheck_timeout`. The report omits failures that were followed by a successful call.
 fn settling(report: &ConsumerReport) -> Option<Reason> {
     let (fails, limit) = (report.settling_fails?, report.healthcheck_timeout);
     let age = fails.last.since(fails.since);

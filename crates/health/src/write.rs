@@ -1,4 +1,5 @@
-//! Replaces the health file atomically. Only hostler's user can read the file. No symbolic link is followed.
+//! Replaces the health file atomically. Only the user that runs hostler can read the file. No symbolic link is
+//! followed.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -14,7 +15,7 @@ use super::{Report, lock};
 /// the host, but cannot stop it.
 pub const WRITE_LOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// Maximum number of attempts of one write. Another process may remove the folder between two attempts.
+/// Maximum number of attempts per write. Another process may remove the folder between two attempts.
 const ATTEMPTS: u32 = 3;
 
 /// The location of the health file. Opens no file before the first write, and keeps no file open between writes. The
@@ -89,8 +90,8 @@ impl HealthFile {
         }
     }
 
-    /// Creates the temporary file. Replaces an existing temporary file. The caller holds the lock, so a crash left that
-    /// file behind.
+    /// Creates the temporary file. Replaces an existing temporary file, which a crash must have left behind, because
+    /// the caller holds the lock.
     fn create_temp(&self) -> io::Result<File> {
         let create = || lock::no_follow().write(true).create_new(true).mode(0o600).open(&self.temp);
         match create() {
@@ -114,7 +115,7 @@ impl HealthFile {
     }
 }
 
-/// The error for a failed write. Each variant requires a different reaction of the host.
+/// The error for a failed write. The host reacts differently to each variant.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// Another process held the lock for all of [`WRITE_LOCK_WAIT`]. The host logs the error and writes again at the next
