@@ -4,8 +4,8 @@
 //! Dropped lines are counted. As soon as there is room, a log line reports their number. Room is reserved for this
 //! line.
 //!
-//! Lines of guests, and lines about actions of guests, are accepted only up to half of the limit. They are dropped
-//! first, so a guest never displaces another line of hostler, for example the line of a settled message.
+//! Guest lines, and lines about actions of guests, are accepted only up to half of the limit. They are dropped first,
+//! so a guest's output never displaces hostler's own lines, for example the line of a settled message.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use super::{BY_GUEST, GUEST};
 /// Maximum number of buffered bytes.
 pub(super) const BYTES: usize = 4 * 1024 * 1024;
 
-/// Maximum number of buffered bytes, including the new line, for a guest's line to be accepted.
+/// Maximum number of buffered bytes, including the new line, at which a guest's line is still accepted.
 const OF_GUESTS: usize = BYTES / 2;
 
 /// Number of bytes beyond the limit that are reserved for lines that report dropped lines.
@@ -32,19 +32,19 @@ const TARGET: &str = module_path!();
 /// Interval between two reports of dropped lines while more lines are dropped.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// Maximum number of bytes per write. Exceeded only up to the end of a line.
+/// Maximum number of bytes per write. A write exceeds it only to complete a line.
 const TOGETHER: usize = 64 * 1024;
 
-/// Maximum number of bytes to remove from the buffer at once. Exceeded only up to the end of a line. While these bytes
-/// are being written, new lines already use the room of the written ones. Therefore, all lines together take at most
-/// this much memory beyond [`BYTES`].
+/// Maximum number of bytes to remove from the buffer at once, exceeded only to complete a line. While these bytes are
+/// being written, new lines already take the room of the written ones. Therefore, all lines together take at most this
+/// much memory beyond [`BYTES`].
 const AT_ONCE: usize = 512 * 1024;
 
-/// Pause after each write, in which lines accumulate, because waking the writing thread for each line costs more than
-/// the line itself. If the reader keeps up, a line is delayed by at most this time.
+/// Pause after each write, during which lines accumulate. Waking the writing thread for each line would cost more than
+/// writing the line. If the reader keeps up, a line is delayed by at most this time.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Maximum time to wait at the end of the log for lines to be written.
+/// Maximum time to wait for buffered lines to be written when the log ends.
 const LAST: Duration = Duration::from_secs(1);
 
 /// Accepts lines and passes them to a writing thread.
@@ -81,8 +81,8 @@ pub(super) struct Dropped {
 }
 
 impl Backlog {
-    /// Starts a thread that writes the lines to `writer`, and that calls `tells` with the numbers of dropped lines. If
-    /// the thread cannot be started, lines are written to standard error immediately.
+    /// Starts a thread that writes the lines to `writer`, and that calls `tells` to report dropped lines. If the thread
+    /// cannot be started, lines are written to standard error immediately.
     pub(super) fn start<W: Write + Send + 'static>(&self, writer: W, tells: fn(Dropped)) {
         let mut drain = Drain { backlog: self.clone(), writer, tells, told: None };
         let run = move || {
@@ -104,7 +104,7 @@ impl Backlog {
         drop(self.0.changed.wait_timeout_while(lines, LAST, |lines| !lines.over));
     }
 
-    /// Accepts a line if the buffer then stays within the limit for the line's origin. Otherwise, drops the line.
+    /// Adds a line to the buffer if the limit for the line's origin allows it. Otherwise, drops and counts the line.
     fn put(&self, line: &[u8], origin: Origin) {
         let mut lines = self.lock();
         if lines.direct {
@@ -122,7 +122,7 @@ impl Backlog {
         }
     }
 
-    /// Waits for lines, and removes and returns the lines to write next. `None`: the log has ended.
+    /// Waits for lines. Removes the next lines to write from the buffer and returns them. `None`: the log has ended.
     fn take(&self) -> Option<Vec<u8>> {
         let mut lines = self.lock();
         while lines.waiting.is_empty() {
@@ -153,7 +153,7 @@ impl Backlog {
         Some(taken)
     }
 
-    /// Reports the lines dropped since the last report, if any.
+    /// Calls `tells` with the numbers of lines dropped since the last report, if any.
     pub(super) fn tell(&self, tells: fn(Dropped)) {
         let dropped = std::mem::take(&mut self.lock().dropped);
         if dropped != Dropped::default() {
@@ -177,14 +177,14 @@ pub(super) fn warn(dropped: Dropped) {
     );
 }
 
-/// Origin of a line, which determines the limit of the buffer.
+/// Origin of a log line. Determines how full the buffer may be for the line to be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// Output of a guest, or a line caused by a guest.
     Guest,
-    /// Line of hostler's own.
+    /// One of hostler's own lines.
     Own,
-    /// Line that reports dropped lines.
+    /// A line that reports dropped lines.
     Telling,
 }
 
@@ -219,7 +219,7 @@ impl<'a> MakeWriter<'a> for Backlog {
     }
 }
 
-/// Writer for one line. The log writes each line in a single call.
+/// A writer for one line. The log writes each line in a single call.
 #[derive(Debug)]
 pub(super) struct Line<'a>(&'a Backlog, Origin);
 
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(backlog.lock().dropped, Dropped { own: 0, of_guests: 1 });
     }
 
-    /// Records the written parts. During the first write, another line is accepted.
+    /// Records each write. During the first write, adds a line to the backlog.
     #[derive(Default)]
     struct Writes(Vec<String>, Option<(Backlog, Vec<u8>)>);
 

@@ -17,7 +17,7 @@ use hostler_types::error_chain::with_causes;
 /// Maximum size of a collector's answer in bytes. Only the status of the answer is used.
 const MAX_ANSWER: usize = 64 * 1024;
 
-/// Transport of OTLP.
+/// Transport protocol for OTLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// Protobuf over HTTP, the default.
@@ -35,7 +35,7 @@ pub(super) fn protocol<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>, na
     }
 }
 
-/// Returns the endpoint of a signal. Returns the signal's own endpoint unchanged, if there is one. Otherwise, returns
+/// Returns the endpoint for a signal: `own`, unchanged, if the signal has its own endpoint. Otherwise, returns `all`,
 /// the endpoint for all signals, with `path` appended if the protocol is HTTP (OTLP specification, "Endpoint URLs for
 /// OTLP/HTTP").
 pub(super) fn endpoint(own: Option<String>, all: &str, protocol: Protocol, path: &str) -> String {
@@ -53,7 +53,7 @@ fn below(endpoint: &str, path: &str) -> String {
     url.into()
 }
 
-/// Returns the TLS roots for this endpoint over gRPC. They are needed because the exporter trusts no certificate by
+/// Returns the TLS roots for `endpoint` over gRPC. They are needed because the exporter trusts no certificate by
 /// default. `None`: the endpoint does not use TLS.
 pub(super) fn tls(endpoint: &str) -> Option<ClientTlsConfig> {
     let is_plain = Url::parse(endpoint).is_ok_and(|url| url.scheme() == "http");
@@ -82,18 +82,19 @@ macro_rules! exporter {
 
 pub(super) use exporter;
 
-/// Returns a name of the collector for the log. Omits the user, the path and the query, because they may be secret.
+/// Returns a name for the collector at `endpoint`, for the log. Omits the user, the path and the query of the URL,
+/// because they may be secret.
 pub(super) fn named(endpoint: &str) -> String {
     Url::parse(endpoint).map_or_else(|_| "the collector".to_owned(), |url| url.origin().ascii_serialization())
 }
 
-/// Returns the reason why the exporter cannot be built. Replaces the endpoint in the error's text, because the endpoint
-/// may be secret.
+/// Returns the reason why the exporter cannot be built. Replaces the endpoint in the error message, because the
+/// endpoint may be secret.
 pub(super) fn refusal(error: &opentelemetry_otlp::ExporterBuildError, endpoint: &str) -> String {
     error.to_string().replace(endpoint, &named(endpoint))
 }
 
-/// Error of the last request, which the SDK does not report.
+/// The error of the last request, if it failed. Stored here because the SDK does not report it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fault(Arc<Mutex<Option<String>>>);
 
@@ -107,7 +108,7 @@ impl Fault {
     }
 }
 
-/// HTTP client for the SDK, based on hostler's usual HTTP library. Limits the size of answers.
+/// HTTP client for the SDK, based on the HTTP library that hostler uses elsewhere. Limits the size of answers.
 #[derive(Debug)]
 pub(super) struct Client {
     http: reqwest::Client,
@@ -118,7 +119,7 @@ impl Client {
     /// Creates a client whose requests take at most `timeout`.
     ///
     /// # Errors
-    /// TLS cannot be set up. The error is a text for the log.
+    /// An error message for the log if TLS cannot be set up.
     pub(super) fn new(timeout: Duration, fault: Fault) -> Result<Self, String> {
         let http = reqwest::Client::builder().timeout(timeout).redirect(redirect::Policy::none());
         let http = http.retry(reqwest::retry::never()).build().map_err(told)?;

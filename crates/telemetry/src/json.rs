@@ -1,9 +1,9 @@
 //! Formats log lines as JSON objects with the time, the level, the fields of the event, and the target. Once the
-//! resource is set, lines contain the resource too.
+//! resource attributes are set, lines contain them too.
 //!
-//! Lines are formatted without a serializer. Every message logs a line, and a serializer would take as long as all
-//! other work of the consumer for that message. Each value is cut to a maximum length, because a line that exceeds the
-//! backlog would always be dropped.
+//! Lines are formatted without a serializer. Every message causes a log line, and a serializer would take as long as
+//! all other work of the consumer for that message. Each value is cut to a maximum length, because a line that exceeds
+//! the size of the backlog would always be dropped.
 
 use std::fmt::{self, Write};
 
@@ -21,10 +21,10 @@ use hostler_types::printable::acts;
 /// this length fits into the backlog.
 const LONGEST: usize = 512 * 1024;
 
-/// Mark after a value that was cut.
+/// Mark that is appended to a value that was cut.
 const CUT: &str = " … (cut)";
 
-/// Formatter of the lines.
+/// Formats log events as JSON lines.
 pub(super) struct Json;
 
 impl<S, N> FormatEvent<S, N> for Json
@@ -110,7 +110,7 @@ fn number(out: &mut impl Write, value: f64) -> fmt::Result {
     }
 }
 
-/// Writes a text as a JSON string (RFC 8259, section 7).
+/// Writes `text` as a JSON string (RFC 8259, section 7).
 fn text(out: &mut impl Write, text: &str) -> fmt::Result {
     out.write_char('"')?;
     Escaped::new(out).write_str(text)?;
@@ -120,7 +120,7 @@ fn text(out: &mut impl Write, text: &str) -> fmt::Result {
 /// Writes the content of a JSON string, up to [`LONGEST`] bytes.
 struct Escaped<'a, W> {
     out: &'a mut W,
-    /// Number of further bytes before the value is cut. `None`: the value was cut.
+    /// Number of bytes that may still be written before the value is cut. `None`: the value was cut.
     left: Option<usize>,
 }
 
@@ -146,7 +146,7 @@ fn escaped(out: &mut impl Write, text: &str) -> fmt::Result {
     let mut rest = text;
     // Characters that JSON escapes, and the first bytes of characters that control a terminal.
     let is_odd = |byte: u8| (byte < b' ') | matches!(byte, b'"' | b'\\' | 0x7f) | matches!(byte, 0xc2 | 0xe2 | 0xef);
-    // Most texts need no escape. A loop without an early exit can check many bytes in one step.
+    // Most strings need no escaping. A loop without an early exit can check many bytes in one step.
     if !text.bytes().fold(false, |odd, byte| odd | is_odd(byte)) {
         return out.write_str(text);
     }

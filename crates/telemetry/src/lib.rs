@@ -45,7 +45,7 @@ pub const BY_GUEST: &str = "hostler::by_guest";
 pub enum Form {
     /// One JSON object per line.
     Json,
-    /// Text for people.
+    /// Human-readable text.
     Text,
 }
 
@@ -71,8 +71,8 @@ impl Logs {
     }
 }
 
-/// Starts the log, which includes panics. The level is that of `RUST_LOG`. If `RUST_LOG` is unset, the level is `info`.
-/// If `RUST_LOG` is invalid, the fault is logged, and the level is `info`.
+/// Starts the log in the given format. The log includes panics. The level comes from `RUST_LOG`. If `RUST_LOG` is
+/// unset, the level is `info`. If `RUST_LOG` is invalid, logs the fault and uses the level `info`.
 pub fn start(form: Form) -> Logs {
     let wanted = std::env::var("RUST_LOG").unwrap_or_default();
     let wanted = if wanted.is_empty() { "info".to_owned() } else { wanted };
@@ -106,7 +106,7 @@ pub const PROGRESS: &str = "hostler::progress";
 pub fn show_warnings() {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).event_format(Warning);
     let layer = layer.fmt_fields(text::Text);
-    // A second call changes nothing.
+    // Further calls change nothing.
     if tracing_subscriber::registry()
         .with(EnvFilter::new(format!("hostler=warn,{PROGRESS}=info")))
         .with(layer)
@@ -117,8 +117,8 @@ pub fn show_warnings() {
     }
 }
 
-/// Prevents a panic from hanging the process when memory has run out. Hooks that this crate sets later have this
-/// protection too.
+/// Prevents a panic from hanging the process when memory has run out. Hooks that this crate installs later provide the
+/// same protection.
 pub fn bound_panics() {
     panics::bound();
 }
@@ -128,7 +128,7 @@ pub fn expecting_panics<T>(work: impl FnOnce() -> T) -> T {
     panics::expecting(work)
 }
 
-/// Format of warnings and progress. Equals the format in the output of commands.
+/// Formats warnings and progress like the output of commands.
 struct Warning;
 
 impl<S, N> FormatEvent<S, N> for Warning

@@ -7,12 +7,12 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{Layer, Registry};
 
-/// A writer whose clones share the lines.
+/// A writer that records lines. Clones share the lines.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
-    /// Returns the lines that `log` writes through a layer.
+    /// Returns the lines that `log` causes to be written. `layer` creates the layer that formats them.
     pub(crate) fn of<L: Layer<Registry> + Send + Sync>(layer: impl FnOnce(Self) -> L, log: impl FnOnce()) -> String {
         let lines = Self::default();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer(lines.clone())), log);

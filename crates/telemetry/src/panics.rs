@@ -49,13 +49,13 @@ pub(super) fn hush() {
     }));
 }
 
-/// Runs `work`, whose panics the caller catches and reports.
+/// Runs `work` without logging its panics, because the caller catches and reports them.
 pub(super) fn expecting<T>(work: impl FnOnce() -> T) -> T {
     let _before = Before(EXPECTED.replace(true));
     work()
 }
 
-/// Restores [`EXPECTED`] when dropped, also after a panic.
+/// Restores [`EXPECTED`] when dropped, even during a panic.
 struct Before(bool);
 
 impl Drop for Before {

@@ -17,7 +17,7 @@ const LONGEST: usize = 60;
 pub struct Progress(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Progress {
-    /// Shows the text and the elapsed time. Does nothing if standard error is not a terminal.
+    /// Shows `text` and the elapsed time. Does nothing if standard error is not a terminal.
     pub fn show(text: &str) -> Self {
         if !io::stderr().is_terminal() {
             return Self(None);

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use hostler_types::printable::in_json;
 
-/// Value of an attribute: a text, or a list of texts.
+/// Value of an attribute: a string, or a list of strings.
 pub type Attribute = serde_json::Value;
 
 /// A set of attributes, by their OpenTelemetry names (opentelemetry.io/docs/specs/semconv/resource). Serializes as one
@@ -77,7 +77,7 @@ struct Known {
 /// The resource of this process, set once.
 static KNOWN: OnceLock<Known> = OnceLock::new();
 
-/// Sets the resource of this process. JSON log lines contain the resource from then on. If called again, has no effect.
+/// Sets the resource of this process. JSON log lines contain the resource from then on. Further calls have no effect.
 pub fn describe(resource: Resource) {
     if let Ok(json) = serde_json::to_string(&resource) {
         KNOWN.get_or_init(|| Known { resource, json: in_json(&json).into_owned() });

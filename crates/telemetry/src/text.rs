@@ -20,7 +20,7 @@ impl<'writer> FormatFields<'writer> for Text {
     }
 }
 
-/// Passes on each value, escaped.
+/// Escapes each value and passes it to the default visitor.
 struct Shown<'a, 'writer>(&'a mut DefaultVisitor<'writer>);
 
 impl Visit for Shown<'_, '_> {

@@ -9,15 +9,15 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 /// limited to `info` at every level. Targets and modules in `RUST_LOG` are exempt.
 const TALKATIVE: [&str; 8] = ["aws", "h2", "hyper", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
 
-/// Target whose warnings are suppressed, because hostler logs one line per failed export, and the target would log one
-/// per attempt. Not suppressed if `RUST_LOG` names the target.
+/// Target whose warnings are suppressed, with the directive that suppresses them: the target would log each failed
+/// attempt, but hostler logs one line per failed export. Not suppressed if `RUST_LOG` names the target.
 const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
 
 /// The level of the log: that of `RUST_LOG`, or a raised level.
 #[derive(Debug)]
 pub struct Verbosity {
     handle: reload::Handle<EnvFilter, Registry>,
-    /// Filter of `RUST_LOG`, or `info`.
+    /// Filter from `RUST_LOG`, or `info`.
     wanted: String,
     /// Raised level. `None`: the level is that of `RUST_LOG`.
     raised: Mutex<Option<LevelFilter>>,
@@ -40,7 +40,7 @@ impl Verbosity {
         tracing::info!(verbosity = %level, "log level raised by SIGUSR1; SIGUSR2 restores it");
     }
 
-    /// Restores the level of `RUST_LOG`, and logs this.
+    /// Restores the level of `RUST_LOG`, and logs the restored level.
     pub fn reset(&self) {
         *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = None;
         tracing::info!(verbosity = %level_of(&self.wanted), "log level restored by SIGUSR2");
@@ -56,8 +56,8 @@ impl Verbosity {
     }
 }
 
-/// Returns the filter of `RUST_LOG`. `raised`: level for hostler's own targets, and for targets that `RUST_LOG` does
-/// not name. The limit for [`TALKATIVE`] targets still applies.
+/// Returns the filter for the value `wanted` of `RUST_LOG`. `raised`: level for hostler's own targets, and for targets
+/// that `RUST_LOG` does not name. The limit for [`TALKATIVE`] targets still applies.
 pub(super) fn filter(wanted: &str, raised: Option<LevelFilter>) -> Result<EnvFilter, ParseError> {
     let mut filter = EnvFilter::builder().parse(wanted)?;
     if let Some(level) = raised {

@@ -24,7 +24,7 @@ pub struct Named {
     pub system: &'static str,
 }
 
-/// Name and type of the lease extension. The semantic conventions define no type for this operation.
+/// Name and type of the operation that extends leases. The semantic conventions define no type for this operation.
 const EXTEND: (&str, Option<&str>) = ("extend", None);
 
 /// A call to the queue service. Sends are recorded by [`ConsumerMetrics::sent`].
@@ -38,12 +38,12 @@ pub enum Operation {
     Settle,
 }
 
-/// End of the processing of a message.
+/// Result of processing a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Ending {
     /// Outcome of the handler.
     pub outcome: OutcomeKind,
-    /// Action on the message: one of [`names::DISPOSITIONS`].
+    /// Action that was taken on the message: one of [`names::DISPOSITIONS`].
     pub disposition: &'static str,
     /// Number of the attempt, counted from 1.
     pub attempt: u32,
@@ -51,7 +51,7 @@ pub struct Ending {
     pub ran_for: Option<Duration>,
 }
 
-/// Present state of a consumer.
+/// Current state of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
     /// Maximum number of messages processed at the same time.
@@ -221,13 +221,14 @@ impl ConsumerMetrics {
         }))
     }
 
-    /// Records the start of a message's handler. `queue_delay`: age of the message.
+    /// Records that the handler of a message starts. `queue_delay` is the age of the message. `late` is set if this age
+    /// exceeds `delay_tolerance`.
     pub fn started(&self, queue_delay: Duration, late: bool) {
         self.0.often.queue_delay.record(queue_delay.as_secs_f64());
         self.0.counts.late.fetch_add(u64::from(late), Ordering::Relaxed);
     }
 
-    /// Records the end of a message's processing.
+    /// Records that the processing of a message ended.
     pub fn ended(&self, ending: Ending) {
         let outcome = ending.outcome as usize;
         let disposition = names::place(ending.disposition, &DISPOSITIONS);
@@ -242,23 +243,23 @@ impl ConsumerMetrics {
         }
     }
 
-    /// Counts a lost lease.
+    /// Counts one lost lease.
     pub fn lease_lost(&self) {
         self.0.counts.leases_lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts extended leases.
+    /// Counts `count` extended leases.
     pub fn leases_extended(&self, count: usize) {
         self.0.counts.leases_extended.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Counts received messages.
+    /// Counts `count` received messages.
     pub fn consumed(&self, count: usize) {
         self.0.counts.consumed.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Records a call to the queue service. `error`: kind of the failure, one of a few fixed words. `None`: the call
-    /// succeeded.
+    /// Records a call to the queue service that lasted `took`. `error`: kind of the failure, one of a few fixed words.
+    /// `None`: the call succeeded.
     pub fn called(&self, call: Operation, took: Duration, error: Option<&'static str>) {
         let [receive, extend, settle] = &self.0.often.calls;
         let series = match call {
@@ -276,8 +277,8 @@ impl ConsumerMetrics {
         }
     }
 
-    /// Records a send call to a channel from the config. `errors`: for each message, the kind of the failure, one of a
-    /// few fixed words. `None`: the message was sent.
+    /// Records a send call to a channel from the config. `errors` has one element per message: the kind of the failure,
+    /// one of a few fixed words, or `None` if the message was sent.
     pub fn sent(&self, channel: &str, took: Duration, errors: impl IntoIterator<Item = Option<&'static str>>) {
         let base = self.0.base.iter().filter(|attribute| {
             let name = attribute.key.as_str();
@@ -297,7 +298,7 @@ impl ConsumerMetrics {
         self.0.instruments.operation.record(took.as_secs_f64(), &attributes);
     }
 
-    /// Records the creation of a sandbox.
+    /// Records the creation of a sandbox, which lasted `took`.
     pub fn instantiated(&self, took: Duration) {
         self.0.often.instantiation.record(took.as_secs_f64());
     }
@@ -307,12 +308,12 @@ impl ConsumerMetrics {
         Arc::clone(&self.0.memory_peak)
     }
 
-    /// Sets the function that returns the consumer's state. If called again, has no effect.
+    /// Sets the function that returns the consumer's state. Further calls have no effect.
     pub fn show(&self, look: impl Fn() -> Shown + Send + Sync + 'static) {
         let _ = self.0.look.set(Box::new(look));
     }
 
-    /// Records the queue's counts. `None`: the counts could not be read. In that case, the metrics have a gap.
+    /// Records the queue's counts. `None`: the counts could not be read, so the metrics have a gap.
     pub fn queue_seen(&self, depths: Option<Depths>, now: Instant) {
         let removed = self.removed();
         let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -327,7 +328,7 @@ impl ConsumerMetrics {
         });
     }
 
-    /// Returns the number of messages that were removed from the queue.
+    /// Returns the number of messages that were removed from the queue since the start.
     fn removed(&self) -> u64 {
         let rows = self.0.counts.settled.iter();
         rows.flat_map(|row| row.iter().take(names::REMOVALS)).map(|count| count.load(Ordering::Relaxed)).sum()
@@ -371,7 +372,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// Returns the attributes for an operation: its name, and its type if the semantic conventions define one.
+/// Returns the attributes for an operation: its name, and its type `kind` if the semantic conventions define one.
 fn operation(name: &'static str, kind: Option<&'static str>) -> impl Iterator<Item = KeyValue> {
     let kind = kind.map(|kind| KeyValue::new(names::MESSAGING_OPERATION_TYPE, kind));
     [KeyValue::new(names::MESSAGING_OPERATION_NAME, name)].into_iter().chain(kind)

@@ -18,8 +18,8 @@ pub(super) struct DrainRate {
 }
 
 impl DrainRate {
-    /// Adds a sample. `removed`: number of all messages removed so far. Returns the number of messages removed per
-    /// second in the last minute. If the first sample is less than a minute old, the rate is that since the first
+    /// Adds a sample. `removed`: total number of messages removed so far. Returns the number of messages removed per
+    /// second in the last minute. If the first sample is less than a minute old, returns the rate since the first
     /// sample. `None`: no messages were removed in this time, or this is the first sample.
     pub(super) fn sample(&mut self, now: Instant, removed: u64) -> Option<f64> {
         while let Some((second, _)) = self.samples.get(1)

@@ -46,14 +46,14 @@ use reader::Reader;
 /// Maximum number of series per metric and consumer. Higher than the number of possible combinations of attributes.
 const SERIES_PER_CONSUMER: usize = 128;
 
-/// Maximum time for [`Metrics::end`] to wait for a collector or for a reader of standard output. Covers the present
+/// Maximum time for [`Metrics::end`] to wait for a collector or for a reader of standard output. Covers the current
 /// export, the last export after it, and a reserve.
 const FLUSH: Duration = otlp::LAST.saturating_mul(2).saturating_add(Duration::from_millis(500));
 
 /// Reason why metrics cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A configured value cannot be used. The text names the value.
+    /// A configured value cannot be used. The message names the value.
     #[error("{0}")]
     Config(String),
     /// The operating system refused a resource.
@@ -64,7 +64,7 @@ pub enum StartError {
 /// The exporters to start.
 #[derive(Debug, Default)]
 pub struct Exporters {
-    /// Listener for requests of Prometheus, from [`listen`].
+    /// Listener for Prometheus requests, from [`listen`].
     pub prometheus: Option<TcpListener>,
     /// OTLP endpoint, in the format of `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub otlp: Option<String>,
@@ -75,7 +75,7 @@ pub struct Exporters {
 /// Binds the address for Prometheus requests. Called early, so that the host does not start if the address is in use.
 ///
 /// # Errors
-/// [`StartError::Config`]: the address cannot be bound. The text names the key and the address.
+/// [`StartError::Config`]: the address cannot be bound. The message names the config key and the address.
 pub fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
     let refused = |error| {
         StartError::Config(format!(
@@ -104,7 +104,7 @@ pub struct HostMetrics {
 }
 
 impl Metrics {
-    /// Starts metrics for these consumers, in their order. `None`: no exporter is configured.
+    /// Starts the exporters, and creates metrics for these consumers. `None`: no exporter is configured.
     ///
     /// # Errors
     /// [`StartError`]: an exporter cannot be set up.
@@ -151,7 +151,7 @@ impl Metrics {
         Ok(Some(Self { consumers, tick_delay, exporters: exporters.start()?, _provider: provider }))
     }
 
-    /// Returns the metrics of a consumer by its index.
+    /// Returns the metrics of the consumer with this index in the order passed to [`Metrics::start`].
     pub fn consumer(&self, place: usize) -> Option<ConsumerMetrics> {
         self.consumers.get(place).cloned()
     }
@@ -168,7 +168,7 @@ impl Metrics {
 }
 
 impl HostMetrics {
-    /// Records by how much a periodic tick of the host was late.
+    /// Records how late a periodic tick of the host was.
     pub fn ticked(&self, late: Duration) {
         self.tick_delay.record(late.as_secs_f64(), &[]);
     }

@@ -12,7 +12,7 @@ pub use opentelemetry_semantic_conventions::metric::{
     MESSAGING_PROCESS_DURATION,
 };
 
-/// The kind of an instrument.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A sum that never decreases.
@@ -39,7 +39,7 @@ impl Kind {
 pub struct Metric {
     /// Name of the metric.
     pub name: &'static str,
-    /// Kind of the instrument.
+    /// Kind of the metric.
     pub kind: Kind,
     /// Unit in UCUM notation. Empty if there is no unit.
     pub unit: &'static str,
@@ -138,14 +138,14 @@ pub const CONSUMER: &str = "hostler.consumer";
 pub const OUTCOME: &str = "hostler.outcome";
 /// Attribute with the action that was taken on a message after its handler: one of [`DISPOSITIONS`].
 pub const DISPOSITION: &str = "hostler.disposition";
-/// Attribute with a state of the health file.
+/// Attribute with a consumer state, named as in the health file.
 pub const STATE: &str = "hostler.state";
 
 /// Actions on messages. The first two remove the message from its queue.
 pub const DISPOSITIONS: [&str; 4] = ["ack", "dead-letter", "release", "none"];
 /// Number of [`DISPOSITIONS`] that remove a message from its queue.
 pub(super) const REMOVALS: usize = 2;
-/// States of the health file.
+/// Consumer states, named as in the health file.
 pub const STATES: [&str; 6] = ["INITIALIZING", "INITIALIZED", "LISTENING", "PROCESSING", "IDLE", "EXITING"];
 
 /// Outcomes with their usual dispositions. The counts of these pairs start at zero, so that the first occurrence of a
@@ -178,7 +178,7 @@ pub(super) const PROCESS_DURATIONS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0, 900.0, 1_800.0,
 ];
 /// Upper bounds in seconds of the buckets for calls to the queue service. Contains the bounds from the semantic
-/// conventions, and further bounds beyond 20 s, the maximum wait of a receive.
+/// conventions, and further bounds beyond 20 s, the maximum wait of a receive call.
 pub(super) const OPERATION_DURATIONS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 30.0];
 /// Upper bounds of the buckets for numbers of attempts.

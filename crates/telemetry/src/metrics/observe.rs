@@ -23,10 +23,10 @@ type OfShown = fn(&Shown) -> usize;
 type OfSeen = fn(&Seen) -> u64;
 type TimeOfSeen = fn(&Seen) -> Option<Duration>;
 
-/// Receives a value and its attributes.
+/// A function that takes a value and its attributes.
 type Take<'a> = &'a mut dyn FnMut(u64, &[KeyValue]);
 
-/// Creates the instruments.
+/// Registers the instruments, whose callbacks read the values of the consumers at each collection.
 pub(super) fn register(meter: &Meter, consumers: &Consumers) {
     let watch = Watch { meter, consumers };
     watch.host();
@@ -159,7 +159,7 @@ impl Watch<'_> {
     }
 }
 
-/// Reads the values of a consumer.
+/// A function that reads the values of a consumer.
 trait Read: Fn(&ConsumerMetrics, Take<'_>) + Send + Sync + 'static {}
 
 impl<F: Fn(&ConsumerMetrics, Take<'_>) + Send + Sync + 'static> Read for F {}

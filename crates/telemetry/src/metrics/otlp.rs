@@ -20,7 +20,7 @@ use super::super::variables::Reader as Variables;
 use super::StartError;
 use super::reader::Reader;
 
-/// Path of metrics below an endpoint for all signals.
+/// Path for metrics, appended to an endpoint for all signals.
 const PATH: &str = "/v1/metrics";
 
 /// Interval between exports, unless `OTEL_METRIC_EXPORT_INTERVAL` sets another.
@@ -32,10 +32,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of one export including retries, even if the collector requests a longer delay.
 const EXPORT: Duration = Duration::from_secs(30);
 
-/// Maximum time to wait, after a stop, for the present export. Also the maximum time for the last export after it.
+/// Maximum time, after a stop, to wait for the current export. Also the maximum time for the last export after it.
 pub(super) const LAST: Duration = Duration::from_secs(1);
 
-/// Returns `true` if the environment disables metrics by OTLP: `OTEL_SDK_DISABLED`, `OTEL_METRICS_EXPORTER`.
+/// Returns `true` if `OTEL_SDK_DISABLED` or `OTEL_METRICS_EXPORTER` disables the export of metrics by OTLP.
 pub(super) fn is_disabled() -> bool {
     let is = |name: &str, word: &str| variable(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
     is("OTEL_SDK_DISABLED", "true") || is("OTEL_METRICS_EXPORTER", "none")
@@ -57,8 +57,8 @@ pub(super) struct Push {
 }
 
 impl Push {
-    /// Creates the push to an endpoint. Also returns the reader, which the caller must register. Must be called within
-    /// the runtime that runs the push.
+    /// Creates the exporter for an endpoint. Also returns the reader, which the caller must register. Must be called
+    /// within the runtime that later polls [`Self::run`].
     pub(super) fn new(endpoint: &str) -> Result<(Reader, Self), StartError> {
         let fault = Fault::default();
         let exporter = exporter(endpoint, &fault);
@@ -113,7 +113,7 @@ impl Push {
 /// Builds the exporter from the config and the environment. Logs warnings about invalid variables.
 ///
 /// # Errors
-/// A text for people. It omits the endpoint, which may contain a secret.
+/// A human-readable message. It omits the endpoint, which may contain a secret.
 fn exporter(endpoint: &str, fault: &Fault) -> Result<MetricExporter, String> {
     let mut variables = Variables::of_process();
     let protocols = [OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL];
@@ -137,7 +137,7 @@ fn variable(name: &str) -> Option<String> {
     Variables::of_process().set(name)
 }
 
-/// Reads a time in milliseconds. Zero and invalid values are logged and count as unset.
+/// Reads a duration in milliseconds from a variable. Zero and invalid values are logged and treated as unset.
 fn milliseconds(name: &str) -> Option<Duration> {
     let value = variable(name)?;
     match value.parse() {

@@ -35,7 +35,7 @@ const HEAD: Duration = Duration::from_secs(5);
 /// Maximum size of a request's head in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// Pause after a failed accept, as file descriptors may have run out.
+/// Pause after a connection could not be accepted, because file descriptors may have run out.
 const REST: Duration = Duration::from_millis(100);
 
 /// A listener and the registry that it serves.
@@ -45,7 +45,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates an endpoint, and the reader to register for it.
+    /// Creates an endpoint that serves requests to `listener`. Also returns the reader, which the caller must register.
     pub(super) fn new(listener: std::net::TcpListener) -> Result<(PrometheusExporter, Self), StartError> {
         let registry = Registry::new();
         let reader =

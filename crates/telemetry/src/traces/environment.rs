@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::super::collector::{self, Protocol};
 use super::super::variables::Reader;
 
-/// Path of spans below an endpoint for all signals.
+/// Path for spans, appended to an endpoint for all signals.
 const PATH: &str = "/v1/traces";
 
 /// Time limit for the delivery of a batch, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Default and maximum number of waiting spans. The number is limited, because each span takes memory.
+/// Default and maximum number of spans that wait to be sent. The number is limited, because each span takes memory.
 const QUEUE: (usize, usize) = (2048, 8192);
 
 /// Default number of spans per batch.
@@ -34,7 +34,7 @@ pub(super) struct Environment {
     pub(super) endpoint: String,
     /// Time limit of a batch, including retries.
     pub(super) timeout: Duration,
-    /// Maximum number of waiting spans.
+    /// Maximum number of spans that wait to be sent.
     pub(super) queue: usize,
     /// Maximum number of spans per batch.
     pub(super) batch: usize,
@@ -72,7 +72,7 @@ impl Environment {
     }
 }
 
-/// Returns the maximum number of waiting spans from the environment of this process.
+/// Returns the maximum number of spans that wait to be sent, from the environment of this process.
 pub(super) fn queue_of_process() -> usize {
     queue(&mut Reader::of_process())
 }

@@ -17,10 +17,10 @@ use super::super::collector::{self, Client, Fault, Protocol};
 use super::environment::Environment;
 use super::outage::{News, Outage};
 
-/// Builds an exporter to the collector in `environment`. The exporter's connections run in `runtime`.
+/// Builds an exporter that sends to the collector in `environment`. The exporter's connections run in `runtime`.
 ///
 /// # Errors
-/// A text for the log.
+/// An error message for the log.
 pub(super) fn connect(environment: &Environment, runtime: &Handle) -> Result<Exporter, String> {
     let _entered = runtime.enter();
     let Environment { endpoint, timeout, .. } = environment;
@@ -76,7 +76,7 @@ impl SpanExporter for Exporter {
 }
 
 /// Runs a future in this runtime for at most `limit`. Any thread may poll the returned future. `None`: the limit was
-/// reached.
+/// reached before the future completed.
 async fn within<T>(runtime: &Handle, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let bounded = {
         let _entered = runtime.enter();

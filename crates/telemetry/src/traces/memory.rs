@@ -18,7 +18,7 @@ impl Kept {
         Traces::of(SdkTracerProvider::builder().with_sampler(sampler).with_simple_exporter(self.clone()), None)
     }
 
-    /// Returns all spans so far.
+    /// Returns all spans that have ended so far.
     pub fn spans(&self) -> Vec<SpanData> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -7,7 +7,7 @@
 //! | `exporter` | sends batches of spans to the collector, with a time limit |
 //! | `outage` | logs an unreachable collector once |
 //! | `messaging` | spans of operations on messages, by the semantic conventions |
-//! | `sampler` | sampler that applies if the environment names none |
+//! | `sampler` | the sampler that applies if the environment names none |
 //! | `span` | one span |
 //!
 //! A finished span is added to the SDK's queue. If the queue is full, the SDK drops the span. A thread of the SDK
@@ -47,7 +47,7 @@ use sampler::Sampler;
 /// Maximum memory of one span in bytes.
 const SPAN: u64 = 8 << 10;
 
-/// Returns the maximum memory of unsent spans in bytes, calculated for a full queue.
+/// Returns the maximum memory of unsent spans in bytes: that of a full queue.
 pub fn footprint() -> u64 {
     footprint_of(environment::queue_of_process())
 }
@@ -72,7 +72,7 @@ pub struct Beginning<'a> {
 pub struct Traces {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
-    /// Sampler of hostler. `None`: the environment sets the sampler.
+    /// hostler's own sampler. `None`: the environment sets the sampler.
     sampler: Option<Sampler>,
 }
 
@@ -81,7 +81,7 @@ impl Traces {
     /// disable traces. Logs invalid variables.
     ///
     /// # Errors
-    /// A text for the log: TLS cannot be set up, or the endpoint cannot be used.
+    /// An error message for the log: TLS cannot be set up, or the endpoint cannot be used.
     pub fn start(endpoint: &str, resource: &Resource) -> Result<Option<Self>, String> {
         let environment = Environment::read(endpoint, |name| std::env::var(name).ok());
         for warning in &environment.warnings {
@@ -110,13 +110,12 @@ impl Traces {
         Self { tracer: provider.tracer_with_scope(scope.build()), provider, sampler }
     }
 
-    /// Begins a span in the trace of its parent. If a span has no parent and the sampler accepts it, it begins a new
-    /// trace.
+    /// Begins a span in the trace of its parent. A span without a parent begins a new trace if the sampler accepts it.
     pub fn span(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>, beginning: Beginning<'_>) -> Span {
         self.unsampled(&beginning).unwrap_or_else(|| self.sampled(kind, name.into(), beginning))
     }
 
-    /// Returns an unsampled span, which needs no name. `None`: the sampler accepts the span.
+    /// Returns an unsampled span, which needs no name, if the sampler rejects the span. `None`: the sampler accepts it.
     fn unsampled(&self, beginning: &Beginning<'_>) -> Option<Span> {
         let is_sampled = self.sampler.as_ref().is_none_or(|sampler| sampler.samples(beginning));
         (!is_sampled).then(|| Span::unsampled(beginning.parent))
@@ -136,7 +135,7 @@ impl Traces {
         Span::new(self.tracer.build_with_context(builder, &context))
     }
 
-    /// Sends the waiting spans. `within`: time limit. Spans that end later are lost.
+    /// Sends the spans that are still waiting, for at most `within`. Spans that end later are lost.
     pub async fn finish(self, within: Duration) {
         // The SDK's shutdown blocks the calling thread.
         let (done, finished) = tokio::sync::oneshot::channel();

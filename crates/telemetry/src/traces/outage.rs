@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// Number of spans lost in the present outage. `None`: the collector is reachable.
+/// Number of spans lost in the current outage. `None`: the collector is reachable.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Mutex<Option<u64>>);
 
@@ -17,7 +17,8 @@ pub(super) enum News {
 }
 
 impl Outage {
-    /// Records the result of sending `spans` spans. Returns the event to log. `None`: nothing is logged.
+    /// Records an attempt to send `spans` spans. `sent` is set if it succeeded. Returns the event to log. `None`:
+    /// nothing is logged.
     pub(super) fn note(&self, spans: usize, sent: bool) -> Option<News> {
         let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (sent, *lost) {

@@ -76,8 +76,8 @@ impl Span {
         }
     }
 
-    /// Marks the span as failed. `kind`: one of a few fixed words (`error.type`). `description`: text for people, cut
-    /// to 256 bytes.
+    /// Marks the span as failed. `kind`: one of a few fixed words (`error.type`). `description`: human-readable text,
+    /// cut to 256 bytes.
     pub fn fail(&mut self, kind: impl Into<Value>, description: &str) {
         if let Some(span) = self.recording() {
             let description = &description[..description.floor_char_boundary(MAX_DESCRIPTION)];
@@ -86,7 +86,7 @@ impl Span {
         }
     }
 
-    /// Ends the span at this time.
+    /// Ends the span at the given time.
     pub fn end_at(mut self, at: SystemTime) {
         if let Some(span) = self.recording() {
             span.end_with_timestamp(at);

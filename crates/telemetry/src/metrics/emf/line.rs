@@ -40,14 +40,14 @@ struct Line {
     channel: String,
     state: &'static str,
     outcomes: BTreeMap<String, u64>,
-    /// Values by name. Each has its CloudWatch unit, and `true` if it is declared as a metric.
+    /// Values by name. Each has its CloudWatch unit and a flag that is set if the value is declared as a metric.
     values: BTreeMap<String, (f64, &'static str, bool)>,
-    /// Histograms by name. Each has its CloudWatch unit, and `true` if its values are declared as metrics.
+    /// Histograms by name. Each has its CloudWatch unit and a flag that is set if its values are declared as metrics.
     counted: BTreeMap<String, (Counted, &'static str, bool)>,
 }
 
-/// Returns a line per consumer, in the order of their names. `metrics`: the changes of one interval (delta). `now`:
-/// time in milliseconds since 1970.
+/// Returns one line per consumer, sorted by the name of the consumer. `metrics`: the changes of one interval (delta).
+/// `now`: time in milliseconds since 1970.
 pub(super) fn lines(metrics: &ResourceMetrics, now: u64) -> Vec<String> {
     let mut lines: BTreeMap<String, Line> = BTreeMap::new();
     let mut host = Line::default();
@@ -75,7 +75,7 @@ fn gather(metric: &Metric, lines: &mut BTreeMap<String, Line>, host: &mut Line) 
     }
 }
 
-/// Name and unit of a metric in CloudWatch, with a flag for values that are declared as metrics.
+/// Name and unit of a metric in CloudWatch, and a flag that is set if its values are declared as metrics.
 struct Kind<'a> {
     name: &'a str,
     unit: &'static str,
@@ -165,7 +165,8 @@ fn attribute(attributes: &[&KeyValue], name: &str) -> Option<String> {
     attributes.iter().find(|attribute| attribute.key.as_str() == name).map(|found| found.value.to_string())
 }
 
-/// Returns the line of the consumer that the attributes name. `None`: the attributes name no consumer.
+/// Returns the line of the consumer that the attributes name. Adds the line if it is missing. `None`: the attributes
+/// name no consumer.
 fn line_of<'l>(attributes: &[&KeyValue], lines: &'l mut BTreeMap<String, Line>) -> Option<&'l mut Line> {
     let consumer = attribute(attributes, names::CONSUMER)?;
     let line = lines.entry(consumer).or_default();
@@ -208,7 +209,7 @@ impl Line {
     }
 }
 
-/// Converts a number. A whole number has no decimal point.
+/// Converts a number to JSON. A whole number gets no decimal point.
 fn number(value: f64) -> Value {
     match value.fract() == 0.0 && value.abs() < 1e15 {
         true => json!(value as i64),

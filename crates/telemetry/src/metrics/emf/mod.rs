@@ -1,6 +1,5 @@
-//! Writes metrics to standard output in CloudWatch's embedded metric format. Each consumer has a line per interval,
-//! with the changes in that interval. If a log driver sends standard output to CloudWatch Logs, no further setup is
-//! needed.
+//! Writes metrics to standard output in CloudWatch's embedded metric format: one line per consumer and interval, with
+//! the changes in that interval. If a log driver sends standard output to CloudWatch Logs, no further setup is needed.
 //!
 //! Standard output may be a pipe that blocks. Therefore, a separate thread writes the lines. If there is no room for a
 //! line, it is dropped.
@@ -25,13 +24,13 @@ const WAITING: usize = 2;
 /// Maximum time to wait for the last lines to be written.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Lines of one interval, with a channel for the report that they were written.
+/// Lines of one interval, with a channel that signals that the lines have been written.
 struct Minute {
     lines: String,
     written: Option<oneshot::Sender<()>>,
 }
 
-/// Writes lines at an interval.
+/// Writes the metrics of each interval as lines.
 pub(super) struct Lines {
     reader: Reader,
     every: Duration,

@@ -32,7 +32,7 @@ impl Counted {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 
-    /// Returns an approximate quantile: the given share of all values is below the result. `share`: number from 0 to 1.
+    /// Returns an approximate quantile. `share` is a number from 0 to 1: this share of all values is below the result.
     /// Assumes that the values of a bucket are evenly distributed, within the recorded minimum and maximum. `None`:
     /// minimum and maximum are unknown.
     pub(super) fn quantile(&self, share: f64) -> Option<f64> {
