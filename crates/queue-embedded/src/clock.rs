@@ -14,8 +14,8 @@ use super::rows::{millis, to_system_time};
 
 /// The clocks of a machine. The driver reads the time only from these clocks, so a test can control the time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the time of a clock that no one can set. The time counts from a fixed moment in the past, which
-    /// [`Clock::origin`] names.
+    /// Returns the time since a fixed moment in the past, which [`Clock::origin`] names, according to a clock that
+    /// cannot be set.
     fn monotonic(&self) -> Duration;
 
     /// Returns the wall-clock time. The clock may be set at any time.
@@ -88,8 +88,8 @@ impl QueueTime {
         }
     }
 
-    /// Returns the time of the queue in milliseconds since 1970. The time differs from the wall clock if the wall clock
-    /// has been set.
+    /// Returns the time of the queue in milliseconds since 1970. This time differs from the wall clock if the wall
+    /// clock has been set.
     pub(super) fn now(&self) -> i64 {
         millis(self.clock.monotonic()).saturating_add(self.ahead)
     }
@@ -110,8 +110,8 @@ impl QueueTime {
     }
 }
 
-/// Returns the error for a damaged file. Either the stored start of the queue's time or the enqueue time of the newest
-/// message is outside the valid range.
+/// Returns the error for a damaged file whose time is impossible: the stored start of the queue's time, or the enqueue
+/// time of the newest message, is outside the valid range.
 fn impossible(now: i64) -> rusqlite::Error {
     let text = format!("its clock stands at {now} ms since 1970, which no clock has written");
     rusqlite::Error::FromSqlConversionFailure(0, Type::Integer, text.into())
@@ -127,8 +127,7 @@ fn known(db: &Connection, origin: Option<&str>) -> rusqlite::Result<Option<i64>>
     db.query_row("SELECT ahead FROM clock WHERE origin = ?1", [origin], |row| row.get(0)).optional()
 }
 
-/// Starts the queue's time at the wall-clock time. If the newest message has a later enqueue time, starts at that time
-/// instead.
+/// Starts the queue's time at the wall-clock time, or at the enqueue time of the newest message if that is later.
 fn begin(db: &Connection, clock: &dyn Clock, origin: Option<&str>) -> rusqlite::Result<i64> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
     if let Some(ahead) = known(&tx, origin)? {
@@ -159,7 +158,7 @@ fn wall_millis(clock: &dyn Clock) -> i64 {
     clock.wall().duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
-/// Work on the file. If the transaction is rolled back, the same job may run a second time.
+/// A unit of work on the file. If the transaction is rolled back, the same job may run a second time.
 pub(super) trait Job: Send {
     fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()>;
 }

@@ -26,19 +26,20 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Maximum number of symbolic links to follow. Equals the kernel's limit.
 const MAX_LINKS: usize = 40;
 
-/// The first bytes of a `-wal` file, except for the last bit of the last byte, which tells the byte order of checksums.
+/// The first bytes of a `-wal` file. The last bit of the last byte is cleared here, because it indicates the byte order
+/// of checksums.
 const WAL_MAGIC: [u8; 4] = [0x37, 0x7f, 0x06, 0x82];
 
-/// Device number and inode number of a file. They differ if the file at a path is replaced by another file.
+/// Device number and inode number of a file. They change if the file at a path is replaced by another file.
 type Identity = (u64, u64);
 
-/// The queue files that this process has open, each with the number of its connections.
+/// The queue files that this process has open, with the number of connections to each.
 ///
 /// When a process closes any descriptor of a file, the kernel releases all of the process's locks on that file,
 /// including the locks of SQLite. A file in this map is therefore never opened again to check it.
 static OPEN: Mutex<BTreeMap<Identity, usize>> = Mutex::new(BTreeMap::new());
 
-/// The claim of one connection to a queue file that this process has open, or is about to open.
+/// A connection's claim on a queue file that this process has open or is about to open.
 #[derive(Debug)]
 pub(super) struct Claim(Identity);
 
@@ -61,7 +62,7 @@ impl Drop for Claim {
     }
 }
 
-/// The reason why a queue file was not claimed.
+/// The error for a queue file that cannot be claimed.
 #[derive(Debug)]
 pub(super) enum ClaimError {
     /// The companions belong to another file.
@@ -70,7 +71,7 @@ pub(super) enum ClaimError {
     Io(PathBuf, io::Error),
 }
 
-/// Claims the file at `path` for a connection. Creates a missing file that only this user can read. Waits up to
+/// Claims the file at `path` for a connection. Creates a missing file, which only this user can read. Waits up to
 /// [`PATIENCE`] while another process opens or closes the file.
 ///
 /// # Errors
@@ -129,17 +130,17 @@ fn without_links(path: &Path) -> PathBuf {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WalState {
     Missing,
-    /// SQLite has written nothing yet, or a checkpoint has moved all messages and truncated the file, or somebody else
+    /// SQLite has written nothing yet, a checkpoint has moved all messages and truncated the file, or another program
     /// has emptied the file.
     Empty,
     Filled,
-    /// The header is not SQLite's. A writer that has the file open goes on at its old position after somebody else has
-    /// emptied the file, which leaves a hole at the beginning.
+    /// The header was not written by SQLite. If another program empties the file, a writer that has the file open
+    /// continues at its old position, which leaves a hole at the beginning.
     Overwritten,
 }
 
 impl WalState {
-    /// Returns the state of the `-wal` of the queue's file at `path`.
+    /// Returns the state of the `-wal` file that belongs to the queue's file at `path`.
     pub(super) fn of(path: &Path) -> Self {
         Self::at(&beside(&without_links(path), "-wal"))
     }
@@ -168,14 +169,14 @@ pub(super) struct Wal {
 }
 
 impl Wal {
-    /// Remembers the `-wal` of the queue's file at `path`. `None`: there is no `-wal`.
+    /// Returns the current `-wal` of the queue's file at `path`. `None`: there is no `-wal`.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let path = beside(&without_links(path), "-wal");
         let identity = identity(&fs::metadata(&path).ok()?);
         Some(Self { path, identity })
     }
 
-    /// Returns the state of the remembered file. [`WalState::Missing`]: the file is no longer at its path.
+    /// Returns the state of this `-wal`. [`WalState::Missing`]: the file is no longer at its path.
     pub(super) fn state(&self) -> WalState {
         match fs::metadata(&self.path) {
             Ok(file) if identity(&file) != self.identity => WalState::Missing,
@@ -184,19 +185,19 @@ impl Wal {
     }
 }
 
-/// Returns the path of a companion.
+/// Returns the path of the companion of `path` with the given suffix.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
 }
 
-/// Returns `true` if another process holds a lock on this file. An open connection of SQLite always holds a lock on the
-/// queue's file and a lock on the `-shm` file.
+/// Returns `true` if another process holds a lock on the file at `path`. An open connection of SQLite always holds a
+/// lock on the queue's file and a lock on the `-shm` file.
 ///
 /// # Errors
-/// [`ClaimError::Io`] if the file exists and cannot be opened. Its locks are unknown then: a file without a visible lock
-/// would be taken for another file than the one that the companions belong to.
+/// [`ClaimError::Io`] if the file exists but cannot be opened. Its locks are then unknown. If it were treated as
+/// unlocked, the companions would seem to belong to another file.
 fn is_locked(path: &Path) -> Result<bool, ClaimError> {
     // Opening a pipe would block until another process opens the pipe for writing.
     if !fs::metadata(path).is_ok_and(|file| file.is_file()) {
@@ -272,12 +273,12 @@ pub(super) enum Foreign {
 }
 
 impl Foreign {
-    /// Returns `true` if this reason may be temporary, because another process is just opening or closing the file.
+    /// Returns `true` if this reason may be temporary, because another process may be opening or closing the file.
     fn may_pass(self) -> bool {
         matches!(self, Self::Replaced | Self::Elsewhere | Self::WalRemoved)
     }
 
-    /// Returns the error text: the fault, and the fix for the operator.
+    /// Returns the error message, which names the fault and tells the operator how to fix it.
     pub(super) fn text(self, path: &Path) -> String {
         let real = without_links(path);
         let (wal, shm) = (beside(&real, "-wal"), beside(&real, "-shm"));

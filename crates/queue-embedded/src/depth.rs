@@ -8,8 +8,8 @@ use super::clock::Session;
 use hostler_queue::Depth;
 use hostler_types::channel::Channel;
 
-/// Returns the depths of these channels. Counts all channels in one transaction, so that the counts belong to the same
-/// state of the file.
+/// Returns the message counts of these channels. Counts all channels in one transaction, so that all counts describe
+/// the same state of the file.
 pub(super) fn depths(db: &Session<'_>, channels: &[Channel]) -> rusqlite::Result<Vec<Depth>> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Deferred)?;
     channels.iter().map(|channel| depth(&tx, channel, db.now())).collect()

@@ -1,4 +1,4 @@
-//! The file of a queue: creates the file or checks that the file is a hostler queue, and converts SQLite errors.
+//! The file of a queue: creates the file, or checks that it is a hostler queue, and converts SQLite errors.
 
 use std::cell::Cell;
 use std::fs::{self, Metadata};
@@ -26,17 +26,17 @@ const VERSION: i32 = 1;
 /// Tables that every queue file has. Does not contain the table `clock`, because a missing `clock` table is created.
 const TABLES: [&str; 5] = ["queue", "subscription", "content", "entry", "dedupe"];
 
-/// Maximum time to wait for a lock of another process.
+/// Maximum time to wait for a lock that another process holds.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// Layout of the file.
 ///
-/// A row of `entry` changes at every receive. The bodies, which may be large, are therefore in a separate table
+/// Every receive call changes rows of `entry`. The bodies, which may be large, are therefore in a separate table
 /// `content`.
 ///
 /// In an ordered queue, every entry has a `group_name`. All entries of a group except one are blocked: their
 /// `visible_at` is null. When the unblocked entry is removed, the next entry of the group becomes visible. A receive
-/// therefore needs only one index look-up, in ordered and other queues alike.
+/// call therefore needs only one index look-up, in ordered and other queues alike.
 ///
 /// Times are milliseconds of the queue's own time (`QueueTime`), which all processes share. An entry is leased if it
 /// has a `lease` and its `visible_at` is in the future.
@@ -88,15 +88,15 @@ pub(super) struct Opened {
     pub(super) db: Connection,
     pub(super) path: PathBuf,
     pub(super) time: QueueTime,
-    /// The claim on the file. `None`: there was no file at the path, so an empty queue is in memory.
+    /// The claim on the file. `None`: there was no file at the path, so this is an empty queue in memory.
     claim: Option<Claim>,
     /// The `-wal` file. `None`: the queue is in memory.
     wal: Option<Wal>,
 }
 
 impl Opened {
-    /// Checks that the opened file is still the file at the queue's path, and its `-wal` beside it. A write to a file
-    /// that was removed or replaced would be lost.
+    /// Checks that the opened file is still at the queue's path, and that its `-wal` is still beside it. A write to a
+    /// file that was removed or replaced would be lost.
     pub(super) fn still_there(&self) -> Result<(), QueueError> {
         // An open queue's file contains at least a header, so an empty file was emptied by another process.
         match self.found() {
@@ -137,8 +137,8 @@ impl Opened {
         (is_emptied && wal.state() == state).then_some(Foreign::WalEmptied)
     }
 
-    /// Empties a `-wal` that was overwritten and that SQLite ignores, because no process had it open. Other processes
-    /// would take it for one that was emptied under this process.
+    /// Empties an overwritten `-wal` that SQLite ignores, because no process had it open. Otherwise, other processes
+    /// would conclude that it was emptied while this process had it open.
     fn empty_ignored_wal(&self) {
         let is_overwritten = self.wal.as_ref().is_some_and(|wal| wal.state() == WalState::Overwritten);
         if is_overwritten && self.checkpoint("NOOP").is_ok_and(|(pages, _)| pages == 0) {
@@ -146,8 +146,9 @@ impl Opened {
         }
     }
 
-    /// Writes messages from the `-wal` into the queue's file, or nothing with the mode `NOOP`. Returns the number of
-    /// pages in the `-wal`, and the number of those that are in the queue's file.
+    /// Runs a checkpoint, which writes messages from the `-wal` into the queue's file. In the mode `NOOP`, writes
+    /// nothing. Returns the number of pages in the `-wal`, and the number of those pages that are already in the
+    /// queue's file.
     fn checkpoint(&self, mode: &str) -> rusqlite::Result<(i64, i64)> {
         self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| Ok((row.get(1)?, row.get(2)?)))
     }
@@ -185,7 +186,7 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result
     Ok(opened)
 }
 
-/// Opens the queue read-only. Does not create a missing file, but opens an empty queue in memory instead.
+/// Opens the queue read-only. If the file is missing, opens an empty queue in memory instead of creating the file.
 pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened, QueueError> {
     let opened = match path.try_exists() {
         Ok(false) => {
@@ -315,8 +316,8 @@ fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
     Ok(tx.commit()?)
 }
 
-/// Enables SQLite's write-ahead log. Returns `false` if the filesystem does not support the log. SQLite does not call
-/// the busy handler for this operation. This function itself therefore waits while another process holds a lock.
+/// Enables SQLite's write-ahead log. Returns `false` if the filesystem does not support the log. Waits while another
+/// process holds a lock, because SQLite does not call the busy handler for this operation.
 #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     let started = Instant::now();
@@ -329,8 +330,8 @@ fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     }
 }
 
-/// Waits 1 ms before SQLite's next attempt to acquire a lock. Returns `false` after [`BUSY`], which makes SQLite give
-/// up. SQLite's own busy handler may sleep for 100 ms between attempts, which would delay a receive.
+/// Busy handler: waits 1 ms before SQLite's next attempt to acquire a lock. Returns `false` after [`BUSY`], which makes
+/// SQLite give up. SQLite's own busy handler may sleep for 100 ms between attempts, which would delay a receive call.
 #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
 fn wait_for_lock(tries: i32) -> bool {
     thread_local!(static ASKED_FIRST: Cell<Option<Instant>> = const { Cell::new(None) });
@@ -346,7 +347,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Converts an SQLite error for the caller.
+/// Converts an SQLite error on the queue `file` into the error for the caller.
 fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
     let path = file.display();
     let refused = |text| QueueError::Refused(text);
@@ -386,7 +387,8 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
     }
 }
 
-/// Returns a hint for an I/O error. SQLite does not tell which of its errors is due to the limit of the size of files.
+/// Returns a hint about `limit`, the maximum file size, for the message of an I/O error. SQLite does not tell which I/O
+/// errors are due to this limit.
 fn size_hint(limit: Option<u64>) -> String {
     let hint =
         |limit| format!("; if a file has reached the limit of its size ({limit} bytes), raise that (`ulimit -f`)");
@@ -410,7 +412,7 @@ mod tests {
     use super::*;
     use crate::SystemClock;
 
-    /// Creates a queue with three rows that only the `-wal` holds.
+    /// Creates a queue with three rows that are only in the `-wal`.
     fn filled(path: &Path) -> Opened {
         let opened = opened(path);
         insert(&opened, 3);
@@ -448,7 +450,7 @@ mod tests {
                 fs::write(path("queue.db-wal"), content).unwrap();
             }
             told(&queue, "was removed or replaced while a hostler has it open");
-            // As after a kill of the process.
+            // Copies the file in the state in which a killed process would leave it.
             fs::copy(path("queue.db"), path("killed.db")).unwrap();
             assert_eq!(rows(&opened(&path("killed.db"))), 3, "{replacement:?}");
             insert(&queue, 1);
@@ -463,7 +465,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("queue.db");
             let queue = filled(&path);
-            // Any program may do this, and moves the messages into the file first.
+            // Any program may run a checkpoint, which moves the messages into the file first.
             queue.checkpoint("TRUNCATE").unwrap();
             queue.still_there().unwrap();
             insert(&queue, 1);

@@ -28,8 +28,8 @@ pub(super) struct Source {
     pub(super) ordered: bool,
     /// Name of the dead-letter queue, which may not exist.
     pub(super) dead_letter_name: String,
-    /// Id of the dead-letter queue, and the number of receives after which a message moves to the dead-letter queue.
-    /// `None`: there is no dead-letter queue.
+    /// Id of the dead-letter queue, and the number of receives after which a message is moved there. `None`: there is
+    /// no dead-letter queue.
     pub(super) dead_letter: Option<(i64, u32)>,
 }
 
@@ -89,8 +89,8 @@ impl Attempts {
     }
 }
 
-/// State of an entry's group column. The name of the group is not read from the file, because the stored bytes may not
-/// be valid text. SQL statements compare the names as bytes.
+/// State of an entry's group column. The name of the group is not stored here, because the bytes in the file may not be
+/// valid text. SQL statements compare the names as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Group {
     None,
@@ -118,7 +118,7 @@ pub(super) fn next_visible(db: &Connection, queue: i64) -> rusqlite::Result<Opti
         .query_row([queue], |row| row.get(0))
 }
 
-/// Result of one receive.
+/// Result of one receive call.
 #[derive(Debug, Default)]
 pub(super) struct Received {
     pub(super) deliveries: Vec<Delivery>,
@@ -177,7 +177,7 @@ fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<
     .collect()
 }
 
-/// Indices of the columns that contain the attempts and the group in the result of [`due`].
+/// Indices of the columns of the result of [`due`] that contain the attempts and the group.
 const ATTEMPTS_COLUMN: usize = 2;
 const GROUP_COLUMN: usize = 3;
 
@@ -224,7 +224,7 @@ pub(super) fn message(row: &Row<'_>, enqueued_at: SystemTime) -> rusqlite::Resul
     })
 }
 
-/// Extends the lease. The extended lease lasts `by`, counted from now. Returns `false` if the lease is lost.
+/// Extends the lease so that it ends `by` from now. Returns `false` if the lease is lost.
 pub(super) fn extend(db: &Session<'_>, queue: i64, ticket: Ticket, by: Duration) -> rusqlite::Result<bool> {
     show_in(db, queue, ticket, by, Some(ticket.lease))
 }
@@ -234,7 +234,7 @@ pub(super) fn release(db: &Session<'_>, queue: i64, ticket: Ticket, delay: Durat
     show_in(db, queue, ticket, delay, None)
 }
 
-/// Subtracts the last attempt from the number of attempts of an entry that was just released.
+/// Decrements the number of attempts of an entry that was just released, so that the last attempt does not count.
 fn uncount(db: &Connection, queue: i64, ticket: Ticket) -> rusqlite::Result<()> {
     db.prepare_cached(
         "UPDATE entry SET attempts = max(attempts - 1, 0) WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3",

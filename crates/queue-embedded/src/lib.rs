@@ -42,8 +42,8 @@ pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// Options of an embedded queue file.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Period after the send of a message with a deduplication key. Another message with the same key counts as a
-    /// duplicate in this period. The default is 5 minutes. Tests may set a shorter period.
+    /// Period after a message is sent in which another message with the same deduplication key counts as a duplicate.
+    /// The default is 5 minutes. Tests may set a shorter period.
     pub dedupe_window: Duration,
     /// Clocks that the driver reads.
     pub clock: Arc<dyn Clock>,
@@ -60,7 +60,7 @@ pub enum Worker {
     /// A task on the caller's runtime. The task waits by tokio's clock, so tests can run in virtual time. If another
     /// process has locked the file, operations fail at once instead of waiting.
     Task {
-        /// Interval at which a waiting receive checks for messages of other processes.
+        /// Interval at which a waiting receive call checks for messages from other processes.
         poll: Duration,
     },
 }
@@ -71,7 +71,7 @@ impl Default for Options {
     }
 }
 
-/// All queues of one file. The worker ends when the broker and all queues that were opened from it are dropped.
+/// All queues of one file. The worker ends when the broker, and all queues that were opened from it, are dropped.
 #[derive(Debug)]
 pub struct EmbeddedBroker {
     writer: Writer,
@@ -97,7 +97,7 @@ impl EmbeddedBroker {
         Self::over(file::open(path, Arc::clone(&options.clock), options.worker)?, options)
     }
 
-    /// Opens the file read-only. Does not create a missing file, but opens an empty queue instead.
+    /// Opens the file read-only. If the file is missing, opens an empty queue instead of creating the file.
     ///
     /// # Errors
     /// Same as [`EmbeddedBroker::open`].

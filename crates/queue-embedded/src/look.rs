@@ -16,7 +16,7 @@ const PAGE: i64 = 16;
 /// Position of a message in its queue: send time and sequence number.
 pub(super) type Place = (i64, i64);
 
-/// Returns a page of messages after this position, oldest first, each with its position.
+/// Returns a page of messages after the position `after`, oldest first, each with its position.
 pub(super) fn page(db: &Session<'_>, queue: i64, after: Place) -> rusqlite::Result<Vec<(Place, Message)>> {
     db.prepare_cached(
         "SELECT content.id, content.group_name, routing_key, attributes, body, entry.enqueued_at, entry.seq
@@ -36,7 +36,7 @@ pub(super) fn page(db: &Session<'_>, queue: i64, after: Place) -> rusqlite::Resu
 }
 
 /// Returns a message with the readable parts of a row that cannot be read completely. An attribute of the message
-/// contains the reason why the row cannot be read completely.
+/// contains the reason.
 fn stand_in(row: &Row<'_>, enqueued_at: SystemTime, error: &rusqlite::Error) -> rusqlite::Result<Message> {
     let text = |column| -> rusqlite::Result<Option<String>> {
         let bytes = row.get_ref(column)?.as_bytes_or_null().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Compares the wanted state of channels with the file.
+//! Compares the channels in the file with their wanted state, and applies the differences.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use super::topology::{establish, find, subscription};
 use hostler_queue::{Action, Change, ChannelSpec, Finding};
 use hostler_types::channel::Filter;
 
-/// Setting of a queue or a subscription.
+/// A setting of a queue or of a subscription.
 #[derive(Debug, PartialEq, Eq)]
 enum Setting {
     Ordered(bool),
     Filter(Filter),
 }
 
-/// Difference between a resource in the file and its wanted state.
+/// A difference between a resource in the file and its wanted state.
 #[derive(Debug)]
 struct Difference {
     /// Name of the resource, such as `queue orders`.

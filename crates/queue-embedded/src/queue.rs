@@ -15,8 +15,8 @@ use hostler_queue::{
     Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
 };
 
-/// Limits of this driver. The batches are larger than those of SQS (10 messages). The maximum wait and the maximum lease
-/// equal the limits of SQS, which also suit this driver.
+/// Limits of this driver. The batches are larger than those of SQS (10 messages). The maximum wait and the maximum
+/// lease are those of SQS, which also suit this driver.
 const LIMITS: Limits = Limits {
     receive_batch: 32,
     settle_batch: 64,
@@ -37,9 +37,9 @@ impl EmbeddedQueue {
         Self { writer, source: Arc::new(source) }
     }
 
-    /// Calls `act` for each lease, in one transaction. `act` returns `false` if the lease is lost. Does not call `act`
-    /// for an element of `leases` that is an error, but returns the error. If the transaction fails, every result is an
-    /// error that permits a retry.
+    /// Calls `act` for each lease, in one transaction. `act` returns `false` if the lease is lost. An element of
+    /// `leases` that is an error is returned unchanged. If the transaction fails, every result is an error that permits
+    /// a retry.
     async fn each<T: Send + 'static>(
         &self,
         leases: Vec<Result<T, LeaseError>>,
@@ -57,8 +57,8 @@ impl EmbeddedQueue {
     }
 }
 
-/// The pending answer to a receive. If the answer is dropped before it is read, the messages in the answer become
-/// visible again.
+/// The pending answer to a receive call. If it is dropped before it is read, the messages in the answer become visible
+/// again.
 struct Answer<'a> {
     queue: &'a EmbeddedQueue,
     messages: oneshot::Receiver<Result<Vec<Delivery>, QueueError>>,
@@ -131,8 +131,8 @@ fn ticket(receipt: &str) -> Result<Ticket, LeaseError> {
     Ticket::parse(receipt).ok_or_else(lost)
 }
 
-/// Converts a settlement. Fails if the receipt is not from this driver. A dead-letter settlement also fails if the
-/// queue has no dead-letter queue.
+/// Returns the entry that a settlement applies to, and the action. Fails if the receipt is not from this driver. A
+/// dead-letter settlement also fails if the queue has no dead-letter queue.
 fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Ending), LeaseError> {
     let ending = match settlement {
         Settlement::Ack(_) => Ending::Ack,

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use hostler_types::channel::Filter;
 use hostler_types::message::{AttributeValue, Attributes, Plain};
 
-/// Returns a duration in whole milliseconds. A longer duration than a column of the file can store becomes the maximum
-/// value of the column.
+/// Returns a duration in whole milliseconds, for a column of the file. A duration that is too long for the column
+/// becomes the maximum value of the column.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -37,7 +37,7 @@ pub(super) fn write_attributes(attributes: &Attributes) -> rusqlite::Result<Opti
     to_json(&values).map(Some)
 }
 
-/// Converts an attribute to its stored form. Drops a data type that the producer chose, because only SQS has data
+/// Converts an attribute to its stored form. Drops a data type that the producer has set, because only SQS has data
 /// types.
 fn stored(value: &AttributeValue) -> Value {
     match value.plain() {

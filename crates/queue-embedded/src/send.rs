@@ -1,4 +1,4 @@
-//! Adds messages to queues, and remembers their dedupe keys.
+//! Adds messages to queues, and records their deduplication keys.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use hostler_queue::{DEFAULT_GROUP, Sent};
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
 
-/// Sends messages to a channel. If an error is returned, no message of the batch is sent.
+/// Sends messages to a channel. If sending fails, no message of the batch is sent.
 pub(super) fn send(
     db: &Session<'_>,
     channel: &Channel,

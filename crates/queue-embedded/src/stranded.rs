@@ -1,8 +1,8 @@
 //! Finds stranded messages of an ordered queue: blocked messages that would never become visible.
 //!
 //! All entries of a group except one are blocked. When the unblocked entry is removed, the driver finds the next entry
-//! by the name of the group. If a damaged row has lost the name, the driver does not find the next entry. While
-//! receives wait, the worker therefore searches for stranded messages regularly, one page at a time, and makes them
+//! by the name of the group. If a damaged row has lost the name, the driver does not find the next entry. While receive
+//! calls wait, the worker therefore searches for stranded messages regularly, one page at a time, and makes them
 //! visible. A message that cannot be read is then set aside like any other damaged message.
 
 use std::collections::{HashMap, HashSet};
@@ -56,8 +56,8 @@ impl Stranded {
     }
 }
 
-/// Returns `true` if the group of an entry has an entry that is visible, leased or delayed. The other entries of the
-/// group wait for this entry.
+/// Returns `true` if the group of an entry has an entry that is visible, leased or delayed. The blocked entries of the
+/// group wait for that entry.
 fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite::Result<bool> {
     db.prepare_cached(
         "SELECT 1 FROM entry INDEXED BY entry_group WHERE queue = ?1 AND visible_at IS NOT NULL AND group_name = (
@@ -67,7 +67,7 @@ fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite:
     .exists([queue, enqueued_at, seq])
 }
 
-/// A job that makes found messages visible. Skips a message that is no longer stranded.
+/// A job that makes the found messages visible. Skips a message that is no longer stranded.
 pub(super) struct Free {
     queue: i64,
     found: Vec<Place>,
@@ -135,8 +135,8 @@ mod tests {
     use super::super::EmbeddedBroker;
     use super::*;
 
-    /// Sends these bodies to an ordered queue in one group. Sets the group to the given SQL value in each row that
-    /// `damage` lists. Returns the broker, and the queue as a consumer opens it.
+    /// Sends these bodies to an ordered queue in one group. For each pair in `damage`, sets the group of the message
+    /// with that body to the given SQL value. Returns the broker, and the queue as a consumer opens it.
     async fn damaged(
         folder: &std::path::Path,
         bodies: &[&str],

@@ -20,7 +20,7 @@ pub(super) enum Route {
     Exchange(Vec<(Target, Filter)>),
 }
 
-/// Queue of a channel, and the dead-letter queue of this queue if one exists.
+/// The queue of a channel, and its dead-letter queue if one exists.
 pub(super) struct Queues {
     pub(super) queue: Target,
     pub(super) dead_letters: Option<Target>,
@@ -40,7 +40,7 @@ pub(super) fn declare(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Q
     Ok(Queues { queue, dead_letters })
 }
 
-/// Creates the missing resources of a consumer, and updates existing resources to the consumer's settings.
+/// Creates the missing resources of a consumer, and changes existing resources to match the consumer's settings.
 pub(super) fn establish(db: &Connection, spec: &ChannelSpec) -> rusqlite::Result<Queues> {
     let queues = declare(db, spec)?;
     for target in std::iter::once(queues.queue).chain(queues.dead_letters) {
@@ -115,7 +115,7 @@ fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Returns the destination of messages to `channel`. Creates the queue of the channel if it is missing, unless the
+/// Returns the destination of messages to `channel`. If the queue of the channel is missing, creates it, unless the
 /// channel is the bare name of an exchange. Without a queue, a message that is sent before the first start of the
 /// consumer would be lost.
 pub(super) fn route(db: &Connection, channel: &Channel) -> rusqlite::Result<Route> {

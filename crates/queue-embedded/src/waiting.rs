@@ -1,4 +1,4 @@
-//! A receive that waits in the worker until it is answered.
+//! A receive call that waits in the worker until it is answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::clock::{Job, QueueTime, Session};
 use super::lease::{Received, Source, Ticket, next_visible, release, take};
 use hostler_queue::{Delivery, QueueError, Receive};
 
-/// A receive that is not yet answered.
+/// A receive call that is not yet answered.
 pub(super) struct Waiting {
     source: Arc<Source>,
     request: Receive,
-    /// Deadline by the monotonic clock. If no message is visible by then, the receive ends without messages.
+    /// Deadline by the monotonic clock. If no message is visible by then, the call returns without messages.
     deadline: Duration,
     stop: CancellationToken,
     reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
@@ -35,7 +35,7 @@ impl Waiting {
         Self { source, request, deadline, stop, reply, due: Some(0) }
     }
 
-    /// Returns the time until the next check.
+    /// Returns the time until the worker must check this receive call again.
     pub(super) fn patience(&self, time: &QueueTime) -> Duration {
         let deadline = self.deadline.saturating_sub(time.monotonic());
         match self.due {
@@ -46,8 +46,9 @@ impl Waiting {
         }
     }
 
-    /// Returns `true` if a message is visible. `changed` is set if the file was written since the last check of the
-    /// waiting receives. If `changed` is not set and no message is due, returns `false` without reading the file.
+    /// Returns `true` if a message is visible for this receive call. `changed` is set if the file was written since the
+    /// last check of the waiting receive calls. If `changed` is not set and no message is due, returns `false` without
+    /// reading the file.
     pub(super) fn look(&mut self, db: &Session<'_>, changed: bool) -> rusqlite::Result<bool> {
         let now = db.now();
         if self.reply.is_closed() || !(changed || self.due.is_some_and(|due| due <= now)) {
@@ -57,24 +58,25 @@ impl Waiting {
         Ok(self.due.is_some_and(|due| due <= now))
     }
 
-    /// Returns the queue id and the channel of the receive. `None`: the queue is not ordered.
+    /// Returns the id of the queue that this call receives from, and the name of its channel. `None`: the queue is not
+    /// ordered.
     pub(super) fn ordered_queue(&self) -> Option<(i64, &str)> {
         self.source.ordered.then_some((self.source.queue, &*self.source.name))
     }
 
-    /// Returns `true` if the receive must end: the caller has dropped or stopped the receive, or the deadline has
+    /// Returns `true` if the receive call must end: the caller has dropped or stopped the call, or the deadline has
     /// passed.
     pub(super) fn is_over(&self, time: &QueueTime) -> bool {
         self.reply.is_closed() || self.stop.is_cancelled() || time.monotonic() >= self.deadline
     }
 
     pub(super) fn answer(self, answer: Result<Vec<Delivery>, QueueError>) {
-        // This answer contains no messages, so nothing is lost if the caller has dropped the receive.
+        // This answer contains no messages, so nothing is lost if the caller has dropped the receive call.
         let _ = self.reply.send(answer);
     }
 }
 
-/// Job that takes visible messages for one receive.
+/// A job that takes visible messages for one receive call.
 pub(super) struct Take {
     waiting: Waiting,
     taken: Received,
@@ -90,8 +92,8 @@ impl Take {
         self.taken.buried > 0 || !self.taken.set_aside.is_empty()
     }
 
-    /// Answers the receive. If no message was left to take and the receive may wait longer, does not answer and returns
-    /// the receive as `Ok(Some(_))`. If the caller has dropped the receive, returns a job as `Err` that makes the
+    /// Answers the receive call. If there was no message to take and the call may wait longer, does not answer and
+    /// returns the call as `Ok(Some(_))`. If the caller has dropped the call, returns, as `Err`, a job that makes the
     /// messages visible again.
     pub(super) fn end(
         self,
@@ -120,7 +122,7 @@ impl Job for Take {
     }
 }
 
-/// Returns a job that makes the messages of a dropped receive visible again.
+/// Returns a job that makes the messages of a dropped receive call visible again.
 pub(super) fn give_back(
     queue: i64,
     unclaimed: &[Delivery],

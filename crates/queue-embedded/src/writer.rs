@@ -1,4 +1,4 @@
-//! The worker that owns the file. Runs all pending writes in one transaction, and answers waiting receives.
+//! The worker that owns the file. Runs all pending writes in one transaction, and answers waiting receive calls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -24,12 +24,12 @@ const BETWEEN_FLUSHES: u32 = 5;
 /// worker flushes.
 const IDLE: Duration = Duration::from_micros(200);
 
-/// Interval at which a worker thread checks whether another process has written messages. Applies only while receives
-/// wait.
+/// Interval at which a worker thread checks whether another process has written messages. Applies only while receive
+/// calls wait.
 const POLL: Duration = Duration::from_millis(15);
 
 /// Interval at which the worker checks that the file is still at its path, and searches for stranded messages. Applies
-/// only while receives wait.
+/// only while receive calls wait.
 const CHECK: Duration = Duration::from_secs(1);
 
 /// File access that a command needs.
@@ -64,7 +64,7 @@ impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Job for Call
 impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Command for Call<T, W> {
     fn answer(self: Box<Self>, outcome: Result<(), QueueError>) {
         let Self { answer, reply, .. } = *self;
-        // If the caller has left, the work remains done.
+        // If the caller no longer waits, its work remains done.
         let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(ended)));
     }
 }
@@ -72,7 +72,7 @@ impl<T: Send, W: FnMut(&Session<'_>) -> rusqlite::Result<T> + Send> Command for 
 enum Request {
     Call(Need, Box<dyn Command>),
     Receive(Waiting),
-    /// Wakes the worker, because a receive was stopped.
+    /// Wakes the worker, because a receive call was stopped.
     Look,
 }
 
@@ -135,19 +135,19 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Passes a receive to the worker. The worker answers when a message is visible, or when the receive ends without
+    /// Passes a receive call to the worker. The worker answers when a message is visible, or when the call ends without
     /// messages.
     pub(super) fn receive(&self, waiting: Waiting) {
         self.order(Request::Receive(waiting));
     }
 
-    /// Wakes the worker to check the waiting receives now.
+    /// Wakes the worker to check the waiting receive calls now.
     pub(super) fn look(&self) {
         self.order(Request::Look);
     }
 
-    /// Makes the messages of a dropped receive visible again. If this fails, the messages become visible when their
-    /// leases end.
+    /// Makes the messages of a dropped receive call visible again. If this fails, the messages become visible when
+    /// their leases end.
     pub(super) fn give_back(&self, queue: i64, taken: Vec<Delivery>) {
         let (reply, _) = oneshot::channel();
         let call = Call { work: give_back(queue, &taken), answer: None, reply };
@@ -168,7 +168,7 @@ pub(super) fn ended() -> QueueError {
     QueueError::Unavailable("the embedded queue's thread has ended".to_owned())
 }
 
-/// The file, with the pending work.
+/// The file and the pending work.
 struct Core {
     file: Opened,
     waiting: Vec<Waiting>,
@@ -180,7 +180,7 @@ struct Core {
     /// Time of the next check of the file, by the monotonic clock.
     next_check: Duration,
     stranded: Stranded,
-    /// Interval at which a waiting receive checks for messages of other processes.
+    /// Interval at which a waiting receive call checks for messages from other processes.
     poll: Duration,
 }
 
@@ -223,8 +223,8 @@ impl Thread {
         }
     }
 
-    /// Waits for requests, but not longer than the receives and flushes allow. Returns the pending requests. `None`:
-    /// all senders are dropped, and no command waits for a flush.
+    /// Waits for requests, but not longer than the receive calls and flushes allow. Returns the pending requests.
+    /// `None`: all senders are dropped, and no command waits for a flush.
     fn next_orders(&self) -> Option<Vec<Request>> {
         let first = match self.core.patience() {
             None => Some(self.inbox.recv().ok()?),
@@ -264,7 +264,7 @@ impl Core {
         receives.into_iter().chain(self.flushes.patience(self.file.time.monotonic())).min()
     }
 
-    /// Carries out the requests, and answers the receives that can be answered. `orders` is empty after a timeout.
+    /// Carries out the requests, and answers the receive calls that can be answered. `orders` is empty after a timeout.
     fn turn(&mut self, orders: Vec<Request>) {
         let mut changed = false;
         let mut writes = VecDeque::new();
@@ -315,7 +315,7 @@ impl Core {
             }
         }
         changed |= self.others_wrote();
-        // If messages were moved to a dead-letter queue, a receive from that queue may be answered too.
+        // If messages were moved to a dead-letter queue, a receive call on that queue may be answered too.
         while self.serve(changed) {
             changed = true;
         }
@@ -333,8 +333,8 @@ impl Core {
         Ok(self.free_stranded())
     }
 
-    /// Makes stranded messages visible in every ordered queue with a waiting receive. Returns `true` if a message was
-    /// made visible. Ignores errors, because the receives return the same errors.
+    /// Makes stranded messages visible in every ordered queue with a waiting receive call. Returns `true` if a message
+    /// was made visible. Ignores errors, because the receive calls return the same errors.
     fn free_stranded(&mut self) -> bool {
         let queues = self.waiting.iter().filter_map(Waiting::ordered_queue);
         let queues: BTreeMap<i64, String> = queues.map(|(queue, channel)| (queue, channel.to_owned())).collect();
@@ -362,13 +362,13 @@ impl Core {
             .db
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut pragma| pragma.query_row([], |row| row.get(0)))
-            // If the query fails, assumes that the file has changed. The receives then read the file and report the
-            // error.
+            // If the query fails, assumes that the file has changed. The receive calls then read the file and report
+            // the error.
             .unwrap_or(self.seen.wrapping_add(1));
         std::mem::replace(&mut self.seen, version) != version
     }
 
-    /// Answers the receives that can be answered. Returns `true` if messages were moved to a dead-letter queue.
+    /// Answers the receive calls that can be answered. Returns `true` if messages were moved to a dead-letter queue.
     fn serve(&mut self, changed: bool) -> bool {
         let mut takes = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
@@ -467,7 +467,7 @@ mod tests {
         assert!(flushes.are_due(false, soon) && flushes.patience(soon) == Some(Duration::ZERO), "they had their time");
     }
 
-    /// Tests the setting of SQLite, because a test cannot cut the power. FULL (2) flushes each commit to the disk.
+    /// Checks the setting of SQLite, because a test cannot cut the power. FULL (2) flushes each commit to the disk.
     /// NORMAL (1) does not.
     #[tokio::test]
     async fn only_durable_calls_flush() {

@@ -7,7 +7,7 @@ use crate::rows::{read_attributes, write_attributes};
 use crate::topology::find_or_create;
 use hostler_types::message::{AttributeValue, Attributes};
 
-/// Maximum length of the stored text of unreadable attributes in a dead letter, in bytes.
+/// Maximum length in bytes of the unreadable attributes' stored text that is kept in a dead letter.
 const KEPT: usize = 4096;
 
 /// Name of the attribute that contains the stored text of unreadable attributes.
@@ -24,15 +24,15 @@ pub(crate) struct SetAside {
 }
 
 impl SetAside {
-    /// Logs that the message was moved. Must be called after the transaction of the move was committed.
+    /// Logs that the message was moved. Must be called only after the transaction that moved the message was committed.
     pub(crate) fn log(&self, channel: &str) {
         let Self { id, queue, reason } = self;
         tracing::error!(channel, message_id = id, dead_letter_queue = queue, reason, "unreadable message set aside");
     }
 }
 
-/// Returns `true` if an error concerns a single row rather than the file. Such a row contains a value that hostler did
-/// not write, or the row is missing.
+/// Returns `true` if an error concerns a single row rather than the file: the row contains a value that hostler did not
+/// write, or the row is missing.
 pub(crate) fn is_of_the_row(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none()
 }
