@@ -40,7 +40,7 @@ impl From<Exit> for ExitCode {
 pub struct Failure {
     /// Exit code of the process.
     pub exit: Exit,
-    /// Error text for the user: the problem, the place, and the fix.
+    /// Error message for the user: the problem, the place, and the fix.
     pub message: String,
 }
 

@@ -101,8 +101,8 @@ async fn once(
     }
     let (mut delta, _) = Watch::new(args.remind).after(Duration::ZERO, &Look::Seen(&seen.levels, &seen.unread));
     let alarms = !delta.news.is_empty();
-    // The notice also names queues that deny access. Such queues alone cause no notice. Otherwise, every scheduled run would send
-    // one.
+    // The notice also names queues that deny access, but such queues alone cause no notice. Otherwise, every scheduled run would
+    // send one.
     delta.denied.clear();
     if let (Some(notifier), false) = (notifier, delta.is_empty()) {
         let notice = alarms::notice(&delta, &seen.unread, SystemTime::now());

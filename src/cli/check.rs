@@ -106,7 +106,7 @@ async fn check_handlers(config: &Config, machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Formats the memory share of each consumer. If the memory limit reduces the share of a consumer, adds the limit to the text.
+/// Formats the memory share of each consumer. If the memory limit reduces the share of a consumer, also names the limit.
 fn describe_plan(config: &Config, plan: &Plan) -> String {
     let shares = plan.shares.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let scarce = config.consumers.iter().zip(&plan.shares).any(|(consumer, share)| {

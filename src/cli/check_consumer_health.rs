@@ -51,7 +51,7 @@ pub fn run(args: &Args, health_file: &Path) -> u8 {
     };
 
     let line = if args.json { json(&verdict, report) } else { line(&verdict, report) };
-    // Container engines read only the exit code. Therefore, a failed write of the text does not change it.
+    // Container engines read only the exit code. Therefore, a failure to write the text does not change it.
     let _ = writeln!(io::stdout(), "{}", Printable(&line));
     if !verdict.healthy() {
         let _ = writeln!(io::stderr(), "{}", Printable(&joined(&verdict.reasons, "\n")));
@@ -59,7 +59,7 @@ pub fn run(args: &Args, health_file: &Path) -> u8 {
     u8::from(!verdict.healthy())
 }
 
-/// Formats the verdict as one line for people.
+/// Formats the verdict as one human-readable line.
 fn line(verdict: &Verdict, report: Option<&Report>) -> String {
     let detail = match verdict.status {
         Status::Healthy => counted(report.map_or(0, |report| report.consumers.len()), "consumer"),
@@ -79,7 +79,7 @@ fn json(verdict: &Verdict, report: Option<&Report>) -> String {
         report: Option<&'a Report>,
     }
     let answer = Answer { status: verdict.status, healthy: verdict.healthy(), reasons: &verdict.reasons, report };
-    // The serialization of these types does not fail. If it did, this would print the text of the error.
+    // The serialization of these types does not fail. If it did, this would print the error message.
     let text = serde_json::to_string(&answer).unwrap_or_else(|error| error.to_string());
     in_json(&text).into_owned()
 }

@@ -116,8 +116,8 @@ async fn stopped_looking(args: &Args, stop: &CancellationToken) {
     }
 }
 
-/// Surveys all queues, topics and stored bodies. With --apply, surveys them again after a pause, and removes what both surveys
-/// found unused.
+/// Surveys all queues, topics and stored bodies. With --apply, surveys them again after a pause, and removes everything that
+/// both surveys found unused.
 async fn clean(
     args: &Args,
     config: &Config,
@@ -146,7 +146,7 @@ async fn clean(
     Ok((second, Some(done)))
 }
 
-/// Returns all names in the config: those of consumed queues, their dead-letter queues, and destinations.
+/// Returns all names in the config: the names of consumed queues, their dead-letter queues, and destinations.
 fn named(config: &Config) -> Named {
     let mut named = Named::default();
     for consumer in &config.consumers {

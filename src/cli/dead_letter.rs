@@ -73,7 +73,7 @@ impl DeadLetter {
         age(Duration::from_secs(self.age_seconds)).to_string()
     }
 
-    /// Formats one line for each known field, for people.
+    /// Formats the dead letter as human-readable text, with one line for each known field.
     pub(super) fn page(&self) -> String {
         let size = self.size_bytes.map(|size| format!("{size} bytes"));
         let mut lines = vec![
@@ -104,7 +104,7 @@ fn unknown() -> String {
     "-".to_owned()
 }
 
-/// Formats one line for each dead letter, for people.
+/// Formats the dead letters as human-readable text, with one line for each dead letter.
 pub(super) fn table(letters: &[DeadLetter]) -> String {
     let cells: Vec<Vec<String>> = letters
         .iter()

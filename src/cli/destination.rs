@@ -10,7 +10,7 @@ use hostler_types::channel::Channel;
 /// Maximum delay of a message that every queue supports, even if the queue is not set up for long delays.
 const KEPT: Duration = Duration::from_secs(15 * 60);
 
-/// Maximum number of channels that a refusal names.
+/// Maximum number of channels that an error message names.
 const NAMED: usize = 12;
 
 /// Returns the channel to send to. If `channel` is the bare name of an exchange in the config, returns a channel of one of its
@@ -24,9 +24,9 @@ pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     consumed.find(|known| known.exchange() == Some(channel.queue())).unwrap_or(channel)
 }
 
-/// Refuses a channel that is neither in the config nor in `stored`. `stored` contains the existing channels of the queue. Without
-/// this check, a mistyped name would create a queue without a consumer, or an exchange without subscriptions, which drops all
-/// messages.
+/// Refuses a channel that is neither in the config nor in `stored`. `stored` contains the destinations that exist in the queue
+/// service. Without this check, a mistyped name would create a queue without a consumer, or an exchange without subscriptions,
+/// which drops all messages.
 pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> Result<()> {
     let known: Vec<Channel> = named(config).chain(stored.iter().cloned()).collect();
     if takes(&known, channel) {
@@ -78,7 +78,7 @@ fn takes(known: &[Channel], channel: &Channel) -> bool {
     })
 }
 
-/// Formats the end of a refusal: a similar name, the known names, and how to create a channel.
+/// Formats the end of the error message: a similar name, the known names, and how to create a channel.
 fn cure(known: &[Channel], channel: &Channel) -> String {
     let mut names: Vec<String> = known.iter().map(Channel::to_string).collect();
     names.sort_unstable();

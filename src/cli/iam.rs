@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Parses an AWS account ID (AWS: 12 digits). With any other text, the ARNs in the policy would match no resources, or
+/// Parses an AWS account ID (AWS: 12 digits). With any other value, the ARNs in the policy would match no resources, or
 /// too many.
 fn account(text: &str) -> std::result::Result<String, &'static str> {
     let is_one = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());

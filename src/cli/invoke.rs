@@ -129,8 +129,8 @@ pub(super) fn run(args: &Args) -> Result {
     let success = outcome.is_success();
     let mut captured = call.output.take();
     if captured.stdout.is_empty() {
-        // A command with `reply = "stdout"` writes its reply to standard output. If the outcome is no reply, this output is shown
-        // as standard output.
+        // A command with `reply = "stdout"` writes its reply to standard output. If the outcome is not a reply, this output is
+        // shown as standard output.
         captured.stdout = std::mem::take(&mut captured.reply);
     }
     match args.json {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     /// Returns the lines of each batch of an input that consists of these pieces. In place of a batch that fails, returns the
-    /// error text.
+    /// error message.
     fn in_pieces<const N: usize>(pieces: [Option<&'static str>; N]) -> Vec<Result<Vec<String>, String>> {
         let text = |body: Vec<u8>| String::from_utf8(body).unwrap();
         Lines::new(Pieces(pieces.into()))

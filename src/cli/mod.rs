@@ -174,7 +174,7 @@ pub fn main() -> Exit {
     }
     telemetry::bound_panics();
     host::exit_without_memory();
-    // Comes before parsing the arguments, which needs much stack.
+    // Runs before the arguments are parsed, because parsing needs much stack.
     if let Err(failure) = Purpose::Plain.check_limits() {
         return failed(&failure);
     }

@@ -1,4 +1,4 @@
-//! Notifications of `alarms` and `clean`, to a webhook, an SNS topic, or the terminal.
+//! Notifications that `alarms` and `clean` send to a webhook or an SNS topic, or print to the terminal.
 
 use async_trait::async_trait;
 

@@ -17,7 +17,7 @@ use hostler_types::printable::{Printable, in_json};
 /// First error that occurred when writing a result.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
-/// Interval between two checks whether the reader of a pipe has read everything.
+/// Interval between two checks of whether the reader of a pipe has read everything.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// Prints a result. Ignores the error if standard output is a pipe that its reader has closed. Stores any other error, so that
@@ -35,7 +35,7 @@ pub(super) fn json(value: &impl Serialize) -> Result<String> {
     written(serde_json::to_string(value))
 }
 
-/// Formats a result as indented JSON, for programs and people.
+/// Formats a result as indented JSON, which both programs and people can read.
 pub(super) fn pretty_json(value: &impl Serialize) -> Result<String> {
     written(serde_json::to_string_pretty(value))
 }
@@ -70,7 +70,7 @@ pub(super) fn hand_over(text: &str) -> io::Result<()> {
     let is_unread = || is_pipe && ioctl_fionread(&stdout).is_ok_and(|unread| unread > 0);
     while is_unread() {
         let mut reader = [PollFd::new(&stdout, PollFlags::empty())];
-        // The poll wakes before its timeout only if the reader closes the pipe. Nobody will read the bytes that are unread then.
+        // The poll wakes before its timeout only if the reader closes the pipe. Bytes that are unread then are never read.
         match poll(&mut reader, Some(&GLANCE)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),

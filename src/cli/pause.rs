@@ -54,8 +54,8 @@ pub(super) fn resume(args: &Args) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Calls `make` to pause or resume each consumer that the arguments select. Returns the name of each of these consumers, with
-/// true if `make` has changed the pause of the consumer.
+/// Calls `make` to pause or resume each consumer that the arguments select. Returns the names of these consumers, each with a
+/// flag that is true if `make` has paused or resumed the consumer.
 fn change(
     args: &Args,
     make: impl Fn(&Pauses, &str) -> std::result::Result<bool, health::PauseError>,
@@ -68,8 +68,8 @@ fn change(
             super::warn_of_variables();
             report.consumers.into_iter().map(|consumer| consumer.name).collect()
         }
-        // The health file cannot be read, for example because no host has run here yet. The next host then reads the change at
-        // its start.
+        // The health file cannot be read, for example because no host has run here yet. The next host then reads the change
+        // when it starts.
         Err(_) => args.config.load()?.config.consumers.into_iter().map(|consumer| consumer.name).collect::<Vec<_>>(),
     };
     if let Some(unknown) = args.consumers.iter().find(|name| !known.contains(name)) {

@@ -84,7 +84,7 @@ impl Picked {
         Some(Failure::new(Exit::Failed, format!("{text}\n  cure: {}", cure(looked))))
     }
 
-    /// Completes a peek that showed `met` messages, of at most `max`. Prints a note if messages may have been left out. Fails if
+    /// Completes a peek that showed `met` messages (at most `max`). Prints a note if messages may have been left out. Fails if
     /// the ids or filters may match these messages.
     pub(super) fn looked(&self, met: u64, max: u64, looked: &Looked, at: &Channel) -> Result {
         if met == max {
@@ -117,10 +117,10 @@ impl Picked {
     }
 }
 
-/// Reasons why some messages cannot be inspected, for error texts.
+/// Reasons why some messages cannot be inspected, for error messages.
 const UNSEEN: &str = "they are delayed, in flight, or behind a message of their group that stays";
 
-/// Maximum number of groups that an error text names.
+/// Maximum number of groups that an error message names.
 const NAMED: usize = 12;
 
 /// Describes the messages that a peek could not inspect.

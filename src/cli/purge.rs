@@ -1,6 +1,6 @@
 //! Command `hostler purge`.
 //!
-//! Receives and removes messages in batches, also on SQS. SQS's own PurgeQueue would need only one call, but has disadvantages.
+//! Receives and removes messages in batches, even on SQS. SQS's own PurgeQueue would need only one call, but has disadvantages.
 //! PurgeQueue also removes messages in flight, and does not report the number of removed messages. PurgeQueue is limited to one
 //! call in 60 s, and needs a separate permission. Other queue services have no such call.
 

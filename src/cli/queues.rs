@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result {
     Ok(if faults.is_empty() { Exit::Ok } else { Exit::Failed })
 }
 
-/// Counts of all channels, and an error text for each channel that could not be counted.
+/// Counts of all channels, and an error message for each channel that could not be counted.
 struct Counted {
     rows: Vec<Row>,
     faults: Vec<String>,
@@ -76,8 +76,7 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
         false => args.channels.clone(),
     };
     let depths = broker.each_depth(&channels).await?;
-    // A channel of the config may have no queue before the first run. Any other missing name is probably a typing error of the
-    // user.
+    // A channel of the config may have no queue before the first run. Any other missing name is probably a typing error.
     let is_missing = |depth: &std::result::Result<Depth, QueueError>| depth.as_ref().is_ok_and(|depth| depth.missing);
     let named = args.channels.iter().zip(&depths);
     let unknown =

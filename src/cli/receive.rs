@@ -29,7 +29,7 @@ Prints a body per line, with control characters escaped and binary bodies in Bas
     --ack is refused if standard output is closed. \
     Exits with 1 if no message came, or if one could not be removed.";
 
-/// Error text for `--ack` if nobody can see standard output.
+/// Error message for `--ack` if no one can read standard output.
 const UNSEEN: &str = "standard output is closed or cannot be written to: --ack would remove messages that nobody has \
     seen\n  cure: open standard output; to remove messages unseen, use `hostler purge`";
 

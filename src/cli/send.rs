@@ -25,7 +25,7 @@ use hostler_types::message::Outgoing;
 /// Maximum time to wait for the export of the command's span to the collector.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Maximum number of unsent lines that an error names.
+/// Maximum number of unsent lines that an error message names.
 const NAMED: usize = 10;
 
 const HELP: &str = "\
@@ -170,7 +170,7 @@ fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
 #[derive(Default)]
 struct Tally {
     sent: u64,
-    /// Number of sent lines that reached no queue. Counts a line only if the service reports that the line reached no queue.
+    /// Number of sent lines for which the service reported that they reached no queue.
     unreached: u64,
 }
 
@@ -213,8 +213,8 @@ async fn send_batches(
     }
 }
 
-/// Formats the error for lines that were not sent. Names the first of these lines by line number. `last` is the number of the
-/// last line in the batch.
+/// Formats the error message for lines that were not sent. Names the first of these lines by line number. `last` is the number of
+/// the last line in the batch.
 fn describe(unsent: &[(u64, SendError)], last: u64) -> String {
     let named = unsent.iter().take(NAMED).map(|(line, error)| format!("line {line} was not sent: {error}"));
     let more = unsent.len().saturating_sub(NAMED);

@@ -106,7 +106,7 @@ impl Shown {
         }
     }
 
-    /// Formats one line for each known field, for people.
+    /// Formats the message as human-readable text, with one line for each known field.
     pub(super) fn page(&self) -> String {
         let age = age(Duration::from_secs(self.age_seconds));
         let mut lines = vec![
@@ -121,7 +121,7 @@ impl Shown {
     }
 }
 
-/// Formats the body on one line, for people.
+/// Formats the body as one human-readable line.
 pub(super) fn body_line(message: &Message) -> String {
     body(message).line()
 }
@@ -141,13 +141,13 @@ pub(super) fn size(message: &Message) -> Option<u64> {
     }
 }
 
-/// Formats the lines that have a text, one below the other.
+/// Formats the lines one below the other. Leaves out lines without a text.
 pub(super) fn page(lines: Vec<Line>) -> String {
     let lines = lines.into_iter().filter_map(|(name, value)| Some(format!("{name:<12}  {}", value?)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Formats an age for people, in whole seconds.
+/// Formats an age as human-readable text, in whole seconds.
 pub(super) fn age(age: Duration) -> humantime::FormattedDuration {
     humantime::format_duration(Duration::from_secs(age.as_secs()))
 }

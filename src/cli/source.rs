@@ -1,4 +1,4 @@
-//! Inputs of commands: a text, a file, or standard input.
+//! Inputs of commands: a string, a file, or standard input.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read};

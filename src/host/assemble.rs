@@ -135,7 +135,7 @@ pub(super) fn definition(
 /// element is `None` until the consumer's handler is loaded.
 ///
 /// # Errors
-/// Exit code 64 if the slots and sandboxes of the config do not fit into the memory. The text shows the arithmetic.
+/// Exit code 64 if the slots and sandboxes of the config do not fit into the memory. The error message shows the calculation.
 pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> exit::Result<Plan> {
     let loaded = loaded.iter().copied().chain(std::iter::repeat(None));
     let demands: Vec<_> =
@@ -173,7 +173,7 @@ fn sandboxes(consumer: &config::Consumer) -> u32 {
 /// Computes the maximum number of open files per sandbox.
 ///
 /// # Errors
-/// Exit code 64 if the limit of open files is too low for the slots of the config. The text shows the arithmetic.
+/// Exit code 64 if the limit on open files is too low for the slots of the config. The error message shows the calculation.
 pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
     let handles = config.consumers.iter().map(|consumer| Handles {
         sandboxes: sandboxes(consumer).into(),
@@ -184,7 +184,7 @@ pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
     plan.map_err(|few| Failure::new(Exit::BadConfig, few))
 }
 
-/// Returns a warning for each valid setting that has no effect with this driver.
+/// Returns a warning for each valid setting that has no effect with the driver in the config.
 pub fn unused(config: &Config) -> Vec<String> {
     let unused = (config.payload.bucket.is_some() && !driver(config).uses_payload()).then(|| {
         format!("payload.bucket: queue.driver = \"{}\" keeps large messages itself", config.queue.driver.word())

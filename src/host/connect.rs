@@ -14,8 +14,8 @@ pub fn full(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns the path of the queue file if the file does not exist yet. In that case, a command warns the user, who may have meant
-/// a queue file in another folder.
+/// Returns the path of the queue file if the file does not exist yet. In that case, commands warn the user, who may have meant a
+/// queue file in another folder.
 pub fn file_to_come(config: &Config) -> Option<&Path> {
     driver(config).file(config).map(|file| file.path).filter(|path| !path.exists())
 }
@@ -41,7 +41,7 @@ pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(
 /// creates missing channels when it sends a message.
 ///
 /// # Errors
-/// The lookup failed for another reason than a refusal by the service. For example, the service cannot be reached.
+/// The lookup failed for a reason other than a refusal by the service. For example, the service cannot be reached.
 pub async fn unsendable(
     service: &dyn Provisioner,
     config: &Config,

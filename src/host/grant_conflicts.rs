@@ -1,8 +1,8 @@
-//! Refuses dangerous grants at the start: access to the kernel's own files, and write access to files that hostler reads.
+//! Refuses dangerous grants at startup: access to the kernel's own files, and write access to files that hostler reads.
 //!
-//! Compiled code runs outside the sandbox. The config defines the rights of guests. A guest that can create files next to the
-//! health file can pause a consumer. A guest that can write to any of these files could gain all rights of hostler. Therefore, no
-//! setting permits such a grant.
+//! hostler trusts the files that it reads. Compiled code runs outside the sandbox, and the config defines what guests are allowed
+//! to use. A guest that can create files next to the health file can pause a consumer. A guest that can write to any of these
+//! files could gain all rights of hostler. Therefore, no setting permits such a grant.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ struct Protected {
     /// Set if guests must not write to files or folders inside this path either. In that case, a grant of a folder inside the
     /// path is refused too.
     is_whole: bool,
-    /// Consequence of a write by a guest, for the error text.
+    /// Consequence of a write by a guest, for the error message.
     harm: &'static str,
 }
 
@@ -59,7 +59,7 @@ struct Granted<'a> {
 /// Refuses a config that gives guests write access to files that hostler reads, or harmful access to the kernel's own files.
 ///
 /// # Errors
-/// Exit code 64. The text names each grant, and the key of each path with which the grant overlaps.
+/// Exit code 64. The error message names each grant, and the key of each path with which the grant overlaps.
 pub fn check_grants(loaded: &Loaded) -> Result<()> {
     let mounts = Mounts::read();
     let protected = protected(&loaded.config, loaded.file.as_deref(), |name| std::env::var_os(name).map(PathBuf::from));
@@ -95,7 +95,7 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
 /// target of the link.
 ///
 /// # Errors
-/// As [`check_grants`].
+/// Same as for [`check_grants`].
 pub fn check_grants_of_queue(config: &Config) -> Result<()> {
     let mounts = Mounts::read();
     let files: Vec<_> =
@@ -127,8 +127,8 @@ fn in_layers(at: &Located, mounts: &Mounts, which: Which) -> Vec<Located> {
     overlays::others(&at.trail, mounts, which).iter().map(|path| Located::find(path, mounts)).collect()
 }
 
-/// Returns the error text for a granted writable folder. Used if hostler cannot check the grant, because the mounts do not show
-/// where the root folder of this process is.
+/// Returns the error message for a granted writable folder that hostler cannot check, because the mounts do not show where the
+/// root folder of this process is.
 fn unknown_root(Granted { consumer, dir, .. }: &Granted<'_>) -> String {
     format!(
         "consumers.{consumer}.allow.dirs lets guests write to `{}`, but the mounts of this process do not say where its root folder \
@@ -174,8 +174,8 @@ fn overlap(folder: &Granted<'_>, Protected { key, path, harm, .. }: &Protected) 
     )
 }
 
-/// Returns an error for each granted folder inside this writable folder. A guest could replace the inner folder with a symbolic
-/// link to any other folder.
+/// Returns an error message for each granted folder inside this writable folder. A guest could replace the inner folder with a
+/// symbolic link to any other folder.
 fn grants_within(grants: &[Granted<'_>], folder: &Granted<'_>) -> Vec<String> {
     let within = grants.iter().filter(|grant| grant.at.passes(&folder.at));
     let text = |Granted { consumer: name, dir, .. }: &Granted<'_>| {
@@ -217,7 +217,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
     all.extend(configs(file).into_iter().map(|file| Protected::new("--config", file, CONFIG)));
     all.extend(queue_files(config));
-    // By `credential_process`, these files can make the SDK run a program. Therefore, guests must not write to them.
+    // With `credential_process`, these files can make the SDK run a program. Therefore, guests must not write to them.
     all.extend(
         aws_files(config, &variable)
             .map(|(name, path)| Protected::new(name, path, "the AWS SDK runs programs named there")),

@@ -1,4 +1,5 @@
-//! Runtimes of guests. Each consumer with granted folders has its own set of runtimes. All other consumers share one set.
+//! Runtimes on which guests run. Each consumer with granted folders has its own set of runtimes. All other consumers share one
+//! set.
 //!
 //! After a thread has been restricted to certain files, the thread can never access any other files. Therefore, consumers with
 //! folders do not share threads. Even native code of a guest on such a thread cannot access the folders of another consumer. A

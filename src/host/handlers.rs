@@ -11,8 +11,8 @@ use hostler_wasm::cache::Cache;
 use hostler_wasm::fetch::{FetchError, Fetcher, Options, Reference, Wanted};
 use hostler_wasm::{Definition, Fetched, Source};
 
-/// Opens the cache of compiled handlers that the config names. `None`: the config names no cache, or the cache is unusable. The
-/// log states the reason.
+/// Opens the cache of compiled handlers that the config names. `None`: the config names no cache, or the cache is unusable. In
+/// the second case, the log states the reason.
 pub fn cache(config: &Config) -> Option<Arc<Cache>> {
     config.host.cache_dir.as_deref().and_then(Cache::open)
 }
@@ -43,7 +43,7 @@ pub async fn definitions(
 /// of the first permanent error. If all errors may be temporary, the failure has the exit code of the first error.
 ///
 /// # Errors
-/// One failure with the texts of all errors.
+/// One failure with the messages of all errors.
 pub fn all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let (mut fine, mut failed) = (Vec::new(), Vec::new());
     for result in results {

@@ -48,7 +48,7 @@ async fn watch_one(consumer: String, runtime: Handle, threads: usize) {
             let _ = queue.send(());
             let _ = operation.await;
         });
-        // The wait for a busy worker thread does not count.
+        // The time spent waiting for a busy worker thread does not count.
         let _ = queued.await;
         if timeout(PATIENCE, &mut operation).await.is_err() {
             tracing::warn!(

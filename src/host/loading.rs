@@ -1,5 +1,5 @@
-//! Runtime that fetches and loads handlers. The runtime stops before any guest runs, because the runtime's threads have access
-//! rights that guests must not have.
+//! Runtime that fetches and loads handlers. The runtime stops before any guest runs, because its threads have access rights
+//! that guests must not have.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 /// Runtime for loading handlers. Dropping the runtime does not wait for its tasks.
 pub(super) struct Loading {
-    /// Handle on which tasks are spawned.
+    /// Handle for spawning tasks on the runtime.
     pub(super) on: Handle,
     runtime: Option<Runtime>,
 }

@@ -13,7 +13,7 @@ use super::trail::Trail;
 /// Device number and inode number of a file or folder. All names of the same file have the same identity.
 pub(super) type Identity = (u64, u64);
 
-/// Returns the identity from this metadata.
+/// Returns the identity of the file or folder that this metadata describes.
 pub(super) fn identity(metadata: &Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
@@ -29,7 +29,7 @@ pub(super) struct Located {
     /// Identity of the file or folder at the end of the path, if it exists.
     identity: Option<Identity>,
     place: Option<Place>,
-    /// Places inside the path, including those of mounts.
+    /// Places that can be reached from the path: the place of the path itself, and the places of mounts inside it.
     reach: Vec<Place>,
 }
 

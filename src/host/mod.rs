@@ -1,4 +1,4 @@
-//! Host process. Runs `hostler run` from the installation of signal handlers to the exit code.
+//! The host: the process of `hostler run`, from the installation of the signal handlers to the exit code.
 
 mod assemble;
 mod connect;
@@ -150,7 +150,7 @@ pub fn run(file: Option<&Path>) -> Result {
     result.unwrap_or_else(|_| Err(internal(PANICKED)))
 }
 
-/// Logs the reason why the host cannot start or continue. Returns the exit code.
+/// Logs the reason why the host cannot start or continue. Returns the exit code of the process.
 fn logged(failure: &Failure) -> Exit {
     tracing::error!(exit_code = failure.exit as u8, "{}", failure.message);
     failure.exit
@@ -185,9 +185,9 @@ struct Host {
     /// Format of the log.
     log: LogFormat,
     boards: Vec<StatusHandle>,
-    /// For each consumer, sends true while the consumer is paused.
+    /// One sender per consumer. Its value is true while the consumer is paused.
     pauses: Vec<watch::Sender<bool>>,
-    /// For each consumer, sends the requests of operators to the consumer.
+    /// One channel per consumer, which passes requests of operators to the consumer.
     requests: Vec<Requests>,
     transitions: Arc<Notify>,
     /// Notified when a consumer may have become busy or idle.
@@ -457,16 +457,16 @@ impl Host {
         })
     }
 
-    /// Creates the failure for a queue that refused a receive.
+    /// Creates the failure for a queue that refused a receive call.
     fn refusal(&self, refused: &str) -> Failure {
         let cure = driver(&self.config).cure_of_a_refusal();
         Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))
     }
 }
 
-/// Drains the consumers. Stops the handlers that still run shortly before the end of `shutdown_grace`, to leave time to release
-/// their messages. Returns the total counts, true if all consumers ended within `shutdown_grace`, and true if a consumer
-/// panicked.
+/// Drains the consumers. Shortly before the end of `shutdown_grace`, stops the handlers that still run, to leave time to release
+/// their messages. Returns the total counts and two flags. The first flag is true if all consumers ended within
+/// `shutdown_grace`. The second flag is true if a consumer panicked.
 async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, grace: Duration) -> (Summary, bool, bool) {
     let end = Instant::now() + grace;
     let stop_at = Instant::now() + until_stop(grace);

@@ -48,7 +48,7 @@ impl Mounts {
         Self::parse(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
     }
 
-    /// Parses the text of `mountinfo`.
+    /// Parses the contents of `mountinfo`.
     pub(super) fn parse(text: &str) -> Self {
         Self(text.lines().filter_map(Mount::parse).collect())
     }
@@ -111,7 +111,7 @@ impl Mount {
     }
 }
 
-/// Decodes a path of `mountinfo`. There, a backslash with three octal digits represents a space, a tab, a line feed or a
+/// Decodes a path from `mountinfo`, where a backslash with three octal digits represents a space, a tab, a line feed or a
 /// backslash.
 pub(super) fn unescaped(text: &str) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());

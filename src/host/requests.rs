@@ -1,5 +1,5 @@
-//! Answers requests of `hostler inflight` and `hostler cancel` to this host. Takes the requests from their folder, and asks the
-//! consumers.
+//! Answers requests that `hostler inflight` and `hostler cancel` send to this host. Takes the requests from their folder, and
+//! asks the consumers.
 //!
 //! Runs on the health thread, because the control thread must not wait for files. A consumer answers as soon as its event loop
 //! wakes, which takes microseconds unless the control thread hangs.
@@ -39,8 +39,7 @@ impl RequestDesk {
         Self { requests: Requests::beside(health_file), consumers, looked_at: None, is_failing: false }
     }
 
-    /// Answers the requests that are addressed to this host. `own` is the last report of this host. The report identifies the
-    /// host.
+    /// Answers the requests that are addressed to this host. `own` is the last report of this host, which identifies the host.
     pub(super) fn look(&mut self, own: &Report) {
         if self.looked_at.is_some_and(|at| at.elapsed() < LOOKING) {
             return;
@@ -98,7 +97,7 @@ fn wait<T>(answer: &Receiver<T>, until: Instant) -> Result<Option<T>, Stuck> {
     }
 }
 
-/// Returns the messages in flight by consumer. The oldest message of a consumer comes first.
+/// Returns an answer with the messages in flight, grouped by consumer. The oldest message of a consumer comes first.
 fn in_flight(listed: &[Listed<'_>]) -> Answer {
     let mut reports = Vec::new();
     for Listed { name, messages, .. } in listed {

@@ -1,5 +1,5 @@
 //! Command `hostler dev`. Builds a handler, and runs it on a temporary queue. When a source file changes, builds the handler
-//! again, and replaces the running host by a host that runs the new build.
+//! again, and replaces the running host with a host that runs the new build.
 //!
 //! `plan.rs` decides what to do next, `watch.rs` detects changes, and `processes.rs` runs builds and hosts. `place.rs` creates
 //! the temporary folder of the queue, and `shown.rs` formats log lines for users. This file connects these parts.
@@ -59,7 +59,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// Report by a thread of the session to its main loop.
+/// A report from one of the session's threads to its main loop.
 enum Report {
     Changed(PathBuf),
     Built(std::result::Result<(), String>),
@@ -96,11 +96,11 @@ fn listen_to_signals(reports: Sender<Report>) -> io::Result<()> {
     Ok(())
 }
 
-/// Maximum number of batches of lines that wait to be sent. Each is up to a few MiB large.
+/// Maximum number of line batches that may wait to be sent. A batch may be a few MiB in size.
 const WAITING_BATCHES: usize = 2;
 
-/// Starts a thread that reads lines, and reports them in batches. Take one value from the returned receiver for each batch that was
-/// sent. The thread reads no further while [`WAITING_BATCHES`] wait.
+/// Starts a thread that reads lines from `input` and reports them in batches. The caller must take one value from the returned
+/// receiver for each batch that was sent. The thread stops reading while [`WAITING_BATCHES`] batches wait.
 fn read_lines(input: impl Read + Send + 'static, reports: Sender<Report>) -> io::Result<Receiver<()>> {
     let (waiting, sent) = sync_channel(WAITING_BATCHES);
     thread::Builder::new().name("hostler-input".into()).spawn(move || {
@@ -134,7 +134,7 @@ struct Session {
     reports: Sender<Report>,
     plan: Plan,
     job: Option<Job>,
-    /// The last build, which has ended. What its command has started in the background may run until the next build.
+    /// The last build, which has ended. Processes that its command has started in the background may run until the next build.
     built: Option<Job>,
     host: Option<HostProcess>,
     /// Set after a second interrupt has killed the build and the host.
@@ -381,8 +381,8 @@ impl Session {
         }
     }
 
-    /// Formats an outcome. Adds the consumer's name if the config has several consumers, and the text of the reply if the handler
-    /// replied.
+    /// Formats the outcome of a message. Adds the consumer's name if the config has several consumers, and the text of the reply
+    /// if the handler replied.
     fn outcome(&self, settled: &Settled) -> String {
         let name =
             if self.setup.config.consumers.len() > 1 { format!("{}: ", settled.consumer) } else { String::new() };
@@ -427,7 +427,7 @@ impl Setup {
     }
 }
 
-/// Returns the files to watch: the paths of `dev.watch` and the config itself. Without `dev.build`, also returns the handlers.
+/// Returns the files to watch: the paths in `dev.watch` and the config itself. Without `dev.build`, also returns the handlers.
 fn wanted(config: &Config, file: Option<PathBuf>) -> Wanted {
     let of_consumers =
         config.consumers.iter().flat_map(|consumer| std::iter::once(&consumer.handler).chain(&consumer.hooks));

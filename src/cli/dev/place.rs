@@ -59,7 +59,7 @@ impl Place {
     }
 
     /// Returns the variables that adapt this config to a session. The session has its own embedded queue and exports no
-    /// telemetry. The variables also remove the digests of handlers, because each build has another digest.
+    /// telemetry. The variables also remove the digests of handlers, because each build has a different digest.
     pub(super) fn variables(&self, config: &Config, file: Option<&Path>) -> Vec<Variable> {
         let inside = |name: &str| self.folder.join(name).display().to_string();
         let mut variables = vec![
@@ -88,7 +88,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // If the folder cannot be removed, nothing remains to be done.
+        // A folder that cannot be removed is left behind.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -99,7 +99,7 @@ fn of_consumer(consumer: &Consumer) -> Vec<Variable> {
     if consumer.reply_channel.is_none() {
         variables.push((variable("REPLY_CHANNEL"), REPLIES.to_owned()));
     }
-    // Each build has another digest. Therefore, the session ignores the digests in the config.
+    // Each build has a different digest. Therefore, the session ignores the digests in the config.
     if consumer.sha256.is_some() {
         variables.push((variable("SHA256"), String::new()));
     }
@@ -125,7 +125,7 @@ fn exports(variables: &[Variable]) -> String {
     variables.iter().map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect()
 }
 
-/// Quotes a text for use in a shell.
+/// Quotes a string for use in a shell command.
 pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -23,8 +23,8 @@ const END_WAIT: Duration = Duration::from_secs(5);
 /// Environment variables of a process.
 pub(super) type Environment = Vec<(OsString, OsString)>;
 
-/// A build. Runs the project's own command, and then `hostler check` on the result. Dropping the last clone kills what the command
-/// has started in the background.
+/// A build. Runs the project's own command, and then `hostler check` on the result. Dropping the last clone kills the processes
+/// that the command has started in the background.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Job(Arc<Mutex<State>>);
 
@@ -33,7 +33,7 @@ struct State {
     /// Process group of the running child, if any.
     group: Option<Pid>,
     stopped: bool,
-    /// The project's own command after its end.
+    /// The project's own command, once it has ended.
     built: Option<Leader>,
 }
 

@@ -9,7 +9,7 @@ use hostler_telemetry::GUEST;
 const COMMON: [&str; 10] =
     ["timestamp", "level", "message", "target", "resource", "consumer", "message_id", "cure", "trace_id", "span_id"];
 
-/// Part of a log line that the user sees.
+/// The part of a log line that the user sees.
 #[derive(Debug, PartialEq)]
 pub(super) enum Shown {
     /// The consumer is ready to receive messages.
@@ -19,9 +19,9 @@ pub(super) enum Shown {
     },
     /// A message was settled.
     Settled(Settled),
-    /// Line of output of the handler.
+    /// A line of the handler's output.
     Output(String),
-    /// Warning or error of the host, or a line that is not a JSON log line.
+    /// A warning or an error of the host, or a line that is not a JSON log line.
     Note(String),
 }
 

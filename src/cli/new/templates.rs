@@ -1,4 +1,4 @@
-//! Templates of `hostler new`. Each language has template files in `templates/` and an SDK in `sdk/`.
+//! Templates for `hostler new`. Each language has template files in `templates/` and an SDK in `sdk/`.
 
 use clap::ValueEnum;
 
@@ -15,7 +15,7 @@ pub(super) enum Lang {
     C,
 }
 
-/// Files of a language's projects, and the commands to run next.
+/// The files of a project in one language, and the commands to run next.
 #[derive(Debug)]
 pub(super) struct Template {
     /// Files in which the project's name replaces [`NAME`].
@@ -37,7 +37,7 @@ struct Source {
 /// Placeholder for the name of the project.
 const NAME: &str = "{{name}}";
 
-/// Replaces the placeholder by the name of the project.
+/// Replaces the placeholder with the name of the project.
 pub(super) fn named(text: &str, name: &str) -> String {
     text.replace(NAME, name)
 }

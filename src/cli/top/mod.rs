@@ -22,7 +22,7 @@ use metrics::Scrape;
 use model::{Look, Looks, rows};
 use screen::{History, Title};
 
-/// Maximum time to wait for an answer of the metrics endpoint.
+/// Maximum time to wait for an answer from the metrics endpoint.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const HELP: &str = "\

@@ -60,7 +60,7 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Returns the rows of the next snapshot.
+    /// Adds the next snapshot, and returns its rows.
     pub(super) fn rows(&mut self, now: &Look) -> Vec<Row> {
         if self.last.as_ref().is_none_or(|last| last.report.written_at != now.report.written_at) {
             self.before = self.last.replace(now.clone());

@@ -77,7 +77,7 @@ pub(super) fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// Formats a duration in seconds for people, in a suitable unit.
+/// Formats a duration in seconds with a suitable unit.
 fn took(seconds: Option<f64>) -> String {
     match seconds {
         None => "-".to_owned(),
@@ -191,7 +191,7 @@ fn count(number: f64) -> String {
     }
 }
 
-/// Converts seconds of a scrape. NaN, which a scrape may contain, counts as zero.
+/// Converts a number of seconds from a scrape. NaN, which a scrape may contain, counts as zero.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.clamp(0.0, 1e9)).unwrap_or_default()
 }
@@ -202,7 +202,7 @@ fn brief(duration: Duration) -> String {
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Cuts a text to this number of characters. A text that was cut ends in `…`.
+/// Cuts `text` to at most `most` characters. If characters are cut off, the result ends in `…`.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! Driver of the embedded queue. The queue is a file that hostler creates on first use.
+//! Driver for the embedded queue. The queue is a file that hostler creates on first use.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -29,7 +29,7 @@ pub trait QueueDriver: Send + Sync + 'static {
     /// Connects for a command that only reads. Creates no queue. A missing queue counts as empty.
     ///
     /// # Errors
-    /// As for [`Self::connect`].
+    /// Same as for [`Self::connect`].
     async fn connect_to_look(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
         self.connect(config).await
     }
@@ -38,15 +38,15 @@ pub trait QueueDriver: Send + Sync + 'static {
     /// every queue.
     ///
     /// # Errors
-    /// As for [`Self::connect`].
+    /// Same as for [`Self::connect`].
     async fn inventory(&self, config: &Config) -> Result<Arc<dyn Inventory>, QueueError> {
         // Fails early if the service cannot be reached.
         self.connect_to_look(config).await?;
         Ok(Arc::new(Untagged::new(config)))
     }
 
-    /// Returns an interface to the queues, topics and stored bodies of the service. The interface lists each resource with its
-    /// last use, and removes resources.
+    /// Returns an interface to the queues, topics and stored bodies of the service. The interface lists when each resource was
+    /// last used, and removes resources.
     ///
     /// # Errors
     /// [`QueueError::Refused`] if the service does not record when its resources were last used.
@@ -78,18 +78,18 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
-    /// Returns true if a peek receives the messages that it shows. Each receive counts as a delivery attempt of the message.
+    /// Returns true if a peek receives the messages that it shows. Each such receive counts as a delivery attempt of the message.
     fn receives_to_look(&self) -> bool {
         false
     }
 
-    /// Returns true if hostler implements a delay beyond 15 minutes by repeated receives. In that case, the queue must be set up
-    /// for the `longest_delay` of its consumer.
+    /// Returns true if hostler implements a delay beyond 15 minutes by receiving the message repeatedly. In that case, the queue
+    /// must be set up for the `longest_delay` of its consumer.
     fn receives_to_wait(&self) -> bool {
         false
     }
 
-    /// Returns advice to add to the end of the error text of a refused receive.
+    /// Returns advice that is appended to the error message of a refused receive call.
     fn cure_of_a_refusal(&self) -> &'static str {
         ""
     }

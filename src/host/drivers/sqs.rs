@@ -1,4 +1,4 @@
-//! Driver of SQS, with SNS and S3.
+//! Driver for SQS, which also uses SNS and S3.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl QueueDriver for Sqs {
     }
 }
 
-/// Returns the options for SQS from the config.
+/// Returns the SQS options from the config.
 pub fn options(config: &Config) -> Options {
     let (sqs, payload) = (&config.queue.sqs, &config.payload);
     Options {

@@ -11,7 +11,7 @@ use hostler_types::error_chain::with_causes;
 /// Maximum length of an answer in bytes. The client ignores the bytes beyond this length.
 const LONGEST_ANSWER: usize = 1024 * 1024;
 
-/// Maximum number of characters that an error text quotes from an unexpected answer.
+/// Maximum number of characters that an error message quotes from an unexpected answer.
 const SHOWN: usize = 100;
 
 /// Request to change the scale-in protection.
@@ -57,7 +57,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// Returns the kind of the fault, for callers that log a fault only if its kind differs from the previous fault.
+    /// Returns the kind of the fault, for callers that log a fault only if its kind differs from that of the previous fault.
     pub(super) fn kind(&self) -> &str {
         match self {
             Self::Unreachable(_) => "unreachable",
@@ -82,10 +82,10 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates an endpoint with this timeout for each call.
+    /// Creates an endpoint at the address `base`, with this timeout for each call.
     pub(super) fn new(base: &str, timeout: Duration) -> Result<Self, Fault> {
         let builder = Client::builder()
-            // A proxy cannot reach a link-local address. Therefore, ignores a proxy in the environment.
+            // A proxy cannot reach a link-local address. Therefore, the client ignores any proxy in the environment.
             .no_proxy()
             .redirect(Policy::none())
             // Calls are minutes apart. The agent may close an idle connection between calls.
@@ -99,7 +99,7 @@ impl Endpoint {
         Ok(Self { client, base: base.trim_end_matches('/').to_owned() })
     }
 
-    /// Reads a JSON document below the endpoint.
+    /// Reads the JSON document at `path` below the endpoint.
     pub(super) async fn get(&self, path: &str) -> Result<Value, Fault> {
         let (status, body) = answer(self.client.get(format!("{}{path}", self.base))).await?;
         match (status, serde_json::from_slice(&body)) {

@@ -121,8 +121,8 @@ impl Keeper {
     }
 }
 
-/// Checks whether any consumer has messages in hand. Messages that wait to be processed or settled count too. If ECS stopped the
-/// task now, a waiting message would lose an attempt.
+/// Returns [`Event::Busy`] if any consumer has messages in hand, otherwise [`Event::Idle`]. Messages that wait to be processed or
+/// settled count too, because a waiting message would lose an attempt if ECS stopped the task now.
 fn look(boards: &[StatusHandle]) -> Event {
     if boards.iter().any(|board| board.get().in_hand > 0) { Event::Busy } else { Event::Idle }
 }

@@ -1,5 +1,5 @@
-//! Contents of the two documents of the task metadata endpoint. The host takes its identity, in OpenTelemetry's terms, and its
-//! limits from the documents.
+//! Parses the two documents of the task metadata endpoint. hostler takes its OpenTelemetry resource attributes and its limits
+//! from these documents.
 //!
 //! The ECS guide documents the fields ("Task metadata endpoint version 4"). The set of fields depends on the launch type and the
 //! agent version. Therefore, all fields are optional here.

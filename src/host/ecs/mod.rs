@@ -32,7 +32,7 @@ use hostler_telemetry as telemetry;
 /// `agent/handlers/task_server_setup.go`).
 const PROTECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum time that the start waits for the metadata.
+/// Maximum time that startup waits for the metadata.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum duration of one attempt to read the metadata. The endpoint can be slow while the task starts.

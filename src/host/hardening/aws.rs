@@ -13,7 +13,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Reads the profile `name` from the texts of the SDK's config file and credentials file.
+    /// Reads the profile `name` from the contents of the SDK's config file and credentials file.
     pub fn of(name: &str, config: &str, credentials: &str) -> Self {
         let mut sections = BTreeMap::<String, BTreeMap<String, String>>::new();
         read(config, &mut sections);
@@ -29,7 +29,7 @@ impl Profile {
     }
 }
 
-/// Adds the sections of a file. The header of a profile is `[profile name]` or `[name]`.
+/// Adds the sections of a file to `sections`. The header of a profile is `[profile name]` or `[name]`.
 fn read(text: &str, sections: &mut BTreeMap<String, BTreeMap<String, String>>) {
     let mut section = String::new();
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {

@@ -1,4 +1,5 @@
-//! Kernel filters (seccomp) against system calls that no part of this process needs. The kernel refuses such a call with EPERM.
+//! Kernel filters (seccomp) that block system calls that no part of this process needs. The kernel refuses such a call with
+//! EPERM.
 
 use std::collections::BTreeMap;
 
@@ -118,7 +119,8 @@ fn filter(calls: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> Result<BpfProgr
     BpfProgram::try_from(filter).map_err(|error| error.to_string())
 }
 
-/// Returns the numbers of all system calls that are refused with any arguments.
+/// Returns the numbers of all system calls that are refused regardless of their arguments. If `programs` is true, the calls
+/// that start programs are not among them.
 fn numbers(programs: bool) -> Vec<i64> {
     let more = if programs { &[][..] } else { PROGRAMS };
     #[allow(unused_mut, reason = "other architectures have one interface")]
@@ -131,7 +133,7 @@ fn numbers(programs: bool) -> Vec<i64> {
     numbers
 }
 
-/// Returns the numbers of a system call on all interfaces of the kernel.
+/// Returns the numbers of a system call in all system call interfaces of the kernel.
 fn aliases(call: libc::c_long) -> Vec<i64> {
     #[cfg(target_arch = "x86_64")]
     return vec![call, X32 + call];

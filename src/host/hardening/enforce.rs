@@ -1,6 +1,6 @@
 //! Enforces restrictions through the kernel. Landlock restricts access to files, and seccomp restricts system calls. Both apply
 //! to the calling thread and to all threads that it starts later. Both can also apply to threads that already exist in the
-//! process. For Landlock, existing threads require a recent kernel.
+//! process, but Landlock needs a recent kernel for that.
 
 use landlock::{
     ABI, Access as _, AccessFs, LandlockStatus, RestrictSelf, RestrictSelfAttr as _, Ruleset, RulesetAttr as _,

@@ -91,7 +91,7 @@ const AWS_FILES: [&str; 4] = [
 /// whole folder.
 const SHARED: [&str; 8] = ["/", "/etc", "/tmp", "/var/tmp", "/run", "/var/run", "/root", "/home"];
 
-/// Resolves the symbolic links of a path.
+/// A function that resolves the symbolic links of a path.
 pub type Real<'a> = &'a dyn Fn(&Path) -> PathBuf;
 
 /// Decides which files the process and the threads of guests may access.
@@ -167,20 +167,20 @@ fn handlers(config: &Config) -> impl Iterator<Item = Rule> {
     })
 }
 
-/// Returns the files for name resolution and certificate checks.
+/// Returns rules for the files that name resolution and certificate checks need.
 fn network(environment: Environment<'_>) -> impl Iterator<Item = Rule> {
     let certificates = CERTIFICATES.into_iter().filter_map(environment).map(read);
     reading(NAMES).chain(reading(LIBRARIES)).chain(reading(AUTHORITIES)).chain(certificates)
 }
 
-/// Returns the file with credentials for OCI registries.
+/// Returns a rule for the file with credentials for OCI registries.
 fn registries(environment: Environment<'_>) -> Option<Rule> {
     let folder = environment("DOCKER_CONFIG").or_else(|| Some(environment("HOME")?.join(".docker")))?;
     Some(read(folder.join("config.json")))
 }
 
-/// Returns rules for the files of the AWS SDK. If a file is a symbolic link, also returns a rule for its target. If possible, a
-/// rule covers the file's folder, because other programs renew the file by replacing it.
+/// Returns rules for the files of the AWS SDK. If a file is a symbolic link, also returns a rule for its target. Where possible,
+/// a rule covers the file's folder, because other programs renew the file by replacing it.
 fn aws(environment: Environment<'_>, profile: &Profile, real: Real<'_>) -> Vec<Rule> {
     let home = environment("HOME");
     let of_home = home.iter().flat_map(|home| ["config", "credentials"].map(|name| home.join(".aws").join(name)));

@@ -37,10 +37,10 @@ use hostler_config::{Config, HardeningMode};
 const KERNEL_CURE: &str = "run on Linux 6.2 or newer with Landlock, and let the container's seccomp profile allow landlock_* \
                            and seccomp";
 
-/// Function that returns the file that an environment variable names.
+/// A function that returns the file that an environment variable names.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
 
-/// Restrictions in force, and further restrictions for the threads of guests.
+/// The restrictions in force, and further restrictions for the threads of guests.
 #[derive(Debug, Clone)]
 pub struct Hardening {
     mode: HardeningMode,
@@ -61,7 +61,7 @@ impl Hardening {
     /// Determines which restrictions this machine supports. Enforces none of them. `None`: hardening is off.
     ///
     /// # Errors
-    /// As for [`Hardening::enforce`].
+    /// Same as for [`Hardening::enforce`].
     pub fn examine(config: &Config, machine: &Machine) -> Result<Option<Self>> {
         let Some((mut hardening, decision)) = Self::plan(config, machine) else { return Ok(None) };
         hardening.describe(&decision, enforce::landlock_here().is_some(), enforce::seccomp_here());
@@ -107,8 +107,7 @@ impl Hardening {
         Some((hardening, decision))
     }
 
-    /// Returns the value of a result. `None`: the result is an error, which this function has recorded as a fault of the
-    /// hardening.
+    /// Returns the value of a result. If the result is an error, records it as a fault of the hardening and returns `None`.
     fn heeding<T>(&mut self, what: &str, result: std::result::Result<T, impl std::fmt::Display>) -> Option<T> {
         result.map_err(|error| self.faults.push(format!("{what}: {error}"))).ok()
     }
@@ -160,11 +159,11 @@ impl Hardening {
         self.faults.iter().cloned().chain(shortage).collect::<Vec<_>>().join("; ")
     }
 
-    /// Restricts the calling thread, and all threads that it starts later, to the grants of these consumers. `consumers` contains
-    /// the indexes of the consumers in the config.
+    /// Restricts the calling thread, and all threads that it starts later, to what these consumers grant to their guests.
+    /// `consumers` contains the indexes of the consumers in the config.
     ///
     /// # Errors
-    /// The kernel refuses a restriction. The text names the restriction.
+    /// The kernel refuses a restriction. The error message names the restriction.
     fn restrict_guest_thread(&self, consumers: &[usize]) -> std::result::Result<(), String> {
         let rules: Vec<_> = consumers.iter().filter_map(|place| self.guests.get(*place)).flatten().cloned().collect();
         enforce::restrict_files(&rules, Threads::This).map_err(|error| format!("Landlock: {error}"))?;
@@ -172,10 +171,11 @@ impl Hardening {
         enforce::restrict_calls(filters, Threads::This).map_err(|error| format!("seccomp: {error}"))
     }
 
-    /// Restricts each worker thread of these runtimes to the grants of its consumers. Logs the resulting restrictions.
+    /// Restricts each worker thread of these runtimes to what its consumers grant to their guests. Logs the resulting
+    /// restrictions.
     ///
     /// # Errors
-    /// As for [`Hardening::enforce`].
+    /// Same as for [`Hardening::enforce`].
     pub async fn restrict_guests(mut self, sets: &[Shared]) -> Result<()> {
         let hardening = Arc::new(self.clone());
         let all = sets.iter().flat_map(|set| set.runtimes.iter().map(|runtime| (&*set.consumers, runtime)));

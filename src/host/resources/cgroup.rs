@@ -1,4 +1,4 @@
-//! Reads the limits of memory and processes that cgroups set for this process. Supports version 1, version 2, and both side by
+//! Reads the memory and process limits that cgroups set for this process. Supports cgroup version 1, version 2, and both side by
 //! side.
 //!
 //! A missing or unreadable file counts as no limit.
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 /// Minimum value that counts as no limit. Without a limit, cgroup version 1 reports a value one page below 2^63.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// Limits found. `None`: no limit.
+/// The limits that were found. `None`: no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Memory limit in bytes, with the file that contains it.
     pub(super) memory: Option<(u64, PathBuf)>,
-    /// Limit of processes and threads together.
+    /// Limit on the number of processes and threads together.
     pub(super) pids: Option<u64>,
     /// Memory of the machine in bytes.
     pub(super) total: Option<u64>,
@@ -63,7 +63,7 @@ struct Mount<'a> {
 }
 
 enum Version<'a> {
-    /// A version 1 hierarchy. These mount options include its controllers.
+    /// A version 1 hierarchy. The field contains the mount options, which include the controllers.
     One(&'a str),
     Two,
 }

@@ -1,4 +1,4 @@
-//! Limits of open files and connections, for the process and for each sandbox.
+//! Limits on open files and connections, for the process and for each sandbox.
 
 use std::fmt;
 
@@ -27,11 +27,11 @@ const COMFORTABLE: usize = 32;
 /// Minimum number of files that a sandbox with folders may have open. Applies even if the limit of the process is very low.
 const LEAST: usize = 4;
 
-/// Maximum value to which hostler raises the limit of open files. Needed because some systems would permit an unlimited number,
+/// Maximum value to which hostler raises the limit on open files. Needed because some systems would permit an unlimited number,
 /// but no config needs more than this value.
 const ENOUGH: u64 = 1 << 20;
 
-/// Raises the limit of open files as far as the process itself may raise it.
+/// Raises the limit on open files as far as the process itself may raise it.
 ///
 /// Most systems set a low limit (1024) for programs that call select(2), because select(2) cannot handle higher descriptors.
 /// hostler does not call select(2). Guests with folders and HTTP requests share the limit. Under a low limit, a guest that opens
@@ -69,12 +69,12 @@ pub struct Handles {
 pub struct FilePlan {
     /// Maximum number of open files per sandbox with folders.
     pub files: usize,
-    /// Limit of open files of the process.
+    /// The process's limit on open files.
     limit: u64,
 }
 
 impl FilePlan {
-    /// Computes the plan for these consumers from the process's limit of open files. `sets` is the number of sets of guest
+    /// Computes the plan for these consumers from the process's limit on open files. `sets` is the number of sets of guest
     /// runtimes.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl FilePlan {
         Self { files: share.unwrap_or(MOST_FILES).clamp(LEAST, MOST_FILES), limit }
     }
 
-    /// Returns a warning if each sandbox may have few files open.
+    /// Returns a warning if each sandbox may have only a few files open.
     pub fn warning(&self) -> Option<impl fmt::Display> {
         let Self { files, limit } = self;
         (*files < COMFORTABLE).then(|| {
@@ -117,7 +117,7 @@ impl Handles {
     }
 }
 
-/// Error for a limit of open files that is too low. Guests could use the descriptors that the health file and the queue need.
+/// Error for a limit on open files that is too low. Guests could use the descriptors that the health file and the queue need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooFewFiles {
     limit: u64,

@@ -1,4 +1,4 @@
-//! Checks at the start that the limits of the process itself (`ulimit`) are high enough. Under lower limits, the kernel would
+//! Checks at startup that the limits of the process itself (`ulimit`) are high enough. Under lower limits, the kernel would
 //! later refuse a runtime, a thread or an allocation. The resulting panic or signal would end the process.
 
 use std::fmt::{self, Write as _};
@@ -48,10 +48,10 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Raises the limit of open files as far as possible. Then checks all limits of this process.
+    /// Raises the limit on open files as far as possible. Then checks all limits of this process.
     ///
     /// # Errors
-    /// Exit code 70 if a limit is too low. The text names each limit that is too low, and the fix.
+    /// Exit code 70 if a limit is too low. The error message names each limit that is too low, and the fix.
     pub fn check_limits(self) -> Result<()> {
         raise_descriptors();
         let shortages: Vec<String> = Own::measure().shortages(self).map(|shortage| shortage.to_string()).collect();

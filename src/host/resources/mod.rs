@@ -3,9 +3,9 @@
 //! | file | job | I/O |
 //! |---|---|---|
 //! | `cgroup` | reads the memory and process limits of cgroups v1 and v2 | `/proc`, `/sys/fs/cgroup` |
-//! | `descriptors` | raises the limit of open files, and divides it among the sandboxes | the limit |
+//! | `descriptors` | raises the limit on open files, and divides it among the sandboxes | the limit |
 //! | `floor` | refuses limits of the process that are too low for any use | the limits, `/proc` |
-//! | `plan` | divides the memory among the consumers, or refuses with the arithmetic | none |
+//! | `plan` | divides the memory among the consumers, or refuses the config and shows the calculation | none |
 //! | `probe` | tries to start the needed threads | threads |
 //! | `refusal` | formats a refusal and its fixes | none |
 //! | `threads` | sets the number of threads of each pool | none |

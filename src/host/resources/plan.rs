@@ -78,7 +78,7 @@ pub struct Plan {
     pub shares: Vec<Share>,
 }
 
-/// Share of one consumer.
+/// The share of one consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
     /// Name of the consumer.
@@ -134,8 +134,8 @@ impl Demand {
         self.cost(self.slots.unwrap_or(SLOTS), self.memory.unwrap_or(MEMORY))
     }
 
-    /// Returns the best number of slots, and the best memory per sandbox, whose cost is at most `bytes`. `bytes` must be enough
-    /// for the minimum that [`Self::least`] returns.
+    /// Returns the best number of slots and the best memory per sandbox with a total cost of at most `bytes`. `bytes` must be
+    /// enough for the minimum that [`Self::least`] returns.
     fn fit(&self, bytes: u64) -> (usize, u64) {
         let memory = self.memory.unwrap_or_else(|| match self.slots {
             Some(slots) => self.largest(slots, bytes, LEAST).unwrap_or(LEAST),

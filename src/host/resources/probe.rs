@@ -23,7 +23,7 @@ impl Machine {
     /// limited.
     ///
     /// # Errors
-    /// Exit code 70 if the kernel refuses a thread. The text contains the fix.
+    /// Exit code 70 if the kernel refuses a thread. The error message contains the fix.
     pub fn try_threads(&self, threads: usize) -> Result<()> {
         let memory = [Resource::As, Resource::Data].into_iter().any(|limit| getrlimit(limit).current.is_some());
         if self.pids.is_some() || memory { try_threads(threads) } else { Ok(()) }
@@ -46,7 +46,7 @@ fn try_threads(threads: usize) -> Result<()> {
     started.map_err(|error| too_few_threads(&format!("the {threads} threads that it needs"), &error))
 }
 
-/// Creates the failure for a thread that the kernel refused.
+/// Creates the failure for threads that the kernel refused. `what` describes the threads.
 pub fn too_few_threads(what: &str, error: &io::Error) -> Failure {
     let text = format!(
         "hostler cannot start {what}: {error}\n  cure: raise the limit of processes (`ulimit -u`, `pids` of the container) and that of \

@@ -39,7 +39,7 @@ pub struct Threads {
     /// Number of threads for guests with long computations. hostler moves a guest with a long computation from a thread of the
     /// fast pool to one of these threads. 0 if the process limit is low.
     pub background: usize,
-    /// Maximum number of threads for the files of guests. Applies to each of the three runtimes of a set.
+    /// Maximum number of threads that access files for guests. Applies to each of the three runtimes of a set.
     pub guests_blocking: usize,
     /// Maximum number of threads for name resolution and hostler's own files.
     pub control_blocking: usize,
@@ -48,9 +48,9 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Returns the sizes that fit the machine. `sets` is the requested number of sets of guest runtimes. Subtracts the threads of
-    /// hostler that are outside the pools from the process limit. Each pool gets at most an equal part of the remaining threads.
-    /// With one set, the part is a seventh.
+    /// Returns the sizes that fit the machine. `sets` is the requested number of sets of guest runtimes. Subtracts hostler's
+    /// threads outside the pools from the process limit. Each pool gets at most an equal part of the remaining threads. With one
+    /// set, the part is a seventh.
     pub fn of(machine: &Machine, sets: usize) -> Self {
         let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
         let sets = if TooFewProcesses::of(machine, sets).is_none() { sets.max(1) } else { 1 };

@@ -1,4 +1,5 @@
-//! Refusal of a config whose sandboxes do not fit into the memory. The text shows a sum that users can verify, and fixes.
+//! Refusal of a config whose sandboxes do not fit into the memory. The error message shows a sum that users can verify, and
+//! fixes.
 
 use std::fmt;
 
@@ -7,7 +8,8 @@ use super::Demand;
 
 const MIB: u64 = 1 << 20;
 
-/// Error for sandboxes that do not fit into the memory. The text shows the arithmetic line by line, and the fixes.
+/// Error for sandboxes that do not fit into the memory. The error message shows the calculation line by line, and the
+/// fixes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     limit: Limit,
