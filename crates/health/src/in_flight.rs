@@ -67,10 +67,10 @@ pub struct MessageReport {
     pub attempt: u32,
     /// Stage of the message: `running`, `stopping`, or `deciding` (the `processing-timeout` hook runs).
     pub state: String,
-    /// Time since the handler started.
+    /// Time since the handler started, in seconds.
     pub age_seconds: f64,
-    /// Time until the processing timeout of the message.
+    /// Time until the processing timeout of the message, in seconds.
     pub time_left_seconds: f64,
-    /// Time until the lease ends. The consumer may extend the lease before then.
+    /// Time until the lease ends, in seconds. The consumer may extend the lease before then.
     pub lease_left_seconds: f64,
 }

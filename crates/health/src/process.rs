@@ -11,15 +11,15 @@ use super::Timestamp;
 /// Number of clock ticks per second in `/proc` (Linux `USER_HZ`: 100 on every architecture that Rust's std supports).
 const TICKS_PER_SECOND: u64 = 100;
 
-/// A living process.
+/// A running process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessInfo {
     /// Start time by the current system clock, precise to about 1/100 s. `None`: `/proc` does not provide the start time.
     pub started_at: Option<Timestamp>,
 }
 
-/// Returns the living process with this id. `None`: there is no process, or only a zombie. If `/proc` is not available,
-/// sends a null signal to check whether the process exists.
+/// Returns the running process with this id. `None`: there is no process with this id, or only a zombie. If `/proc` is
+/// not available, sends a null signal to check whether the process exists.
 pub fn info(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok();
     let Some(stat) = stat.as_deref().and_then(parse_stat) else {

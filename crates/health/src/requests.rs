@@ -207,7 +207,7 @@ fn take_one(entry: &DirEntry, own: &Report) -> Option<Taken> {
     if !request.is_for(own) {
         return None;
     }
-    // Either the host or the command removes the file. The host may carry the request out only if the host removed the
+    // Either the host or the command removes the file. The host may carry out the request only if the host removed the
     // file.
     fs::remove_file(&path).ok()?;
     Some(Taken { question: request.question, answer: path.with_extension(ANSWER) })

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::process::ProcessInfo;
 use super::{ConsumerReport, ReadError, Report, STALE_AFTER, State, Timestamp};
 
-/// Maximum difference between two readings of the same process's start time. `/proc` counts in 1/100 s, and
+/// Maximum difference between two readings of the same process's start time. `/proc` is precise to 1/100 s, and
 /// [`super::Clock`] allows a drift of 1/10 s. A container cannot stop and start again within this time.
 pub(super) const START_TOLERANCE: Duration = Duration::from_millis(300);
 
