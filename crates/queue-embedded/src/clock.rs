@@ -41,8 +41,8 @@ impl Clock for SystemClock {
         SystemTime::now()
     }
 
-    /// Returns the boot id and the time namespace, because the monotonic clock of each time namespace counts from its
-    /// own moment.
+    /// Returns the boot id and the time namespace, because the monotonic clock of each time namespace counts from a
+    /// different moment.
     fn origin(&self) -> Option<String> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
@@ -61,7 +61,7 @@ const MAX_TIME: i64 = 32_503_680_000_000;
 /// with the monotonic clock. A lease or delay is therefore not affected when the wall clock is set.
 ///
 /// The first process after a boot of the machine stores the start of the time in the file. All other processes read the
-/// start from the file. Between two boots, the time advances with the wall clock, but never goes backwards.
+/// start from the file. Across reboots, the time follows the wall clock, but never goes backwards.
 #[derive(Debug, Clone)]
 pub(super) struct QueueTime {
     clock: Arc<dyn Clock>,

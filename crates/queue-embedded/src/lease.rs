@@ -28,8 +28,8 @@ pub(super) struct Source {
     pub(super) ordered: bool,
     /// Name of the dead-letter queue, which may not exist.
     pub(super) dead_letter_name: String,
-    /// Id of the dead-letter queue, and the number of receives after which a message is moved there. `None`: there is
-    /// no dead-letter queue.
+    /// Id of the dead-letter queue, and the number of times that a message may be received before it moves there.
+    /// `None`: there is no dead-letter queue.
     pub(super) dead_letter: Option<(i64, u32)>,
 }
 

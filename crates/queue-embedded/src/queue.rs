@@ -131,8 +131,8 @@ fn ticket(receipt: &str) -> Result<Ticket, LeaseError> {
     Ticket::parse(receipt).ok_or_else(lost)
 }
 
-/// Returns the entry that a settlement applies to, and the action. Fails if the receipt is not from this driver. A
-/// dead-letter settlement also fails if the queue has no dead-letter queue.
+/// Returns the entry that `settlement` applies to, and the action that settles it. Fails if the receipt is not from
+/// this driver. A dead-letter settlement also fails if the queue has no dead-letter queue.
 fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Ending), LeaseError> {
     let ending = match settlement {
         Settlement::Ack(_) => Ending::Ack,

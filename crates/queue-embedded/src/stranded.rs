@@ -164,7 +164,7 @@ mod tests {
         (broker, queue)
     }
 
-    /// Receives and acks messages until a receive returns no messages. Returns the received messages.
+    /// Receives and acks messages until a receive call returns no messages. Returns the received messages.
     async fn drained(queue: &Arc<dyn Queue>) -> Vec<String> {
         let (mut seen, stop) = (Vec::new(), CancellationToken::new());
         loop {

@@ -7,7 +7,7 @@ use crate::rows::{read_attributes, write_attributes};
 use crate::topology::find_or_create;
 use hostler_types::message::{AttributeValue, Attributes};
 
-/// Maximum length in bytes of the unreadable attributes' stored text that is kept in a dead letter.
+/// Maximum length of the text that a dead letter keeps of unreadable attributes, in bytes.
 const KEPT: usize = 4096;
 
 /// Name of the attribute that contains the stored text of unreadable attributes.
