@@ -197,7 +197,8 @@ impl Origin {
         }
     }
 
-    /// Returns the maximum number of buffered bytes, including the new line, for a line of this origin to be accepted.
+    /// Returns the maximum number of buffered bytes, including the new line, at which a line of this origin is
+    /// accepted.
     fn limit(self) -> usize {
         match self {
             Self::Guest => OF_GUESTS,

@@ -60,7 +60,7 @@ pub(super) fn tls(endpoint: &str) -> Option<ClientTlsConfig> {
     (!is_plain).then(|| ClientTlsConfig::new().with_enabled_roots())
 }
 
-/// Builds the exporter of a signal from its builder.
+/// Builds the exporter for a signal from its builder.
 macro_rules! exporter {
     ($builder:expr, $protocol:expr, $endpoint:expr, $timeout:expr, $fault:expr) => {
         match $protocol {

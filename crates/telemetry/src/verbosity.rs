@@ -136,7 +136,7 @@ mod tests {
             assert_eq!(levels("info,hyper=debug", raised, "hyper"), ["debug"]);
             assert_eq!(levels("debug,tonic=warn,h2", raised, "tonic"), ["warn"]);
             assert_eq!(levels("debug,tonic=warn,h2", raised, "h2"), ["trace"], "as EnvFilter has it");
-            // If `RUST_LOG` does not name a target, it stays at `info`, even if it has a named target as its prefix.
+            // A target that `RUST_LOG` does not name stays at `info`, even if its name is a prefix of a named target.
             assert_eq!(levels("info,hyper=debug", raised, "aws"), ["info"]);
             assert_eq!(levels("info,hyper_util=debug", raised, "hyper"), ["info"]);
             assert_eq!(levels("debug,hyper::client=trace", raised, "hyper"), ["info"]);

@@ -108,7 +108,7 @@ struct Inner {
 struct Often {
     /// Run times of handlers, by outcome.
     process: [Series<f64>; OutcomeKind::ALL.len()],
-    /// Durations of successful receives, extensions and settlements.
+    /// Durations of successful receive calls, lease extensions and settlements.
     calls: [Series<f64>; 3],
     attempts: Series<u64>,
     queue_delay: Series<f64>,

@@ -121,7 +121,7 @@ impl Traces {
         (!is_sampled).then(|| Span::unsampled(beginning.parent))
     }
 
-    /// Begins a span of the SDK.
+    /// Begins a span through the SDK.
     fn sampled(&self, kind: SpanKind, name: Cow<'static, str>, beginning: Beginning<'_>) -> Span {
         let mut builder = SpanBuilder::from_name(name).with_kind(kind);
         builder.start_time = beginning.since;
