@@ -37,8 +37,8 @@ pub(super) fn run(args: &Args) -> Result {
         say(format_args!("hostler: warning: {warning}"));
     }
     let machine = Machine::measure();
-    // Starts as many threads as `run` does, including the signal thread. Thereby, `check` detects a process limit that is too
-    // low.
+    // Starts as many threads as `run` does, including the signal thread. `check` therefore detects a process limit that is
+    // too low.
     machine.try_threads(Threads::of(&machine, host::sets(&loaded.config.consumers)).least() + 1)?;
     handler::compile_with(Threads::of(&machine, 1).compiling);
     // Checks every part even after a failure. One run then reports all problems.

@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args) -> Result {
         };
         Failure::new(exit, error)
     })?;
-    // Replaces the file atomically by a rename. A host that starts meanwhile never loads an incomplete file.
+    // Replaces the file atomically with a rename. A host that starts meanwhile never loads an incomplete file.
     let temporary = args.output.with_added_extension("tmp");
     let written = std::fs::write(&temporary, &compiled).and_then(|()| std::fs::rename(&temporary, &args.output));
     written.map_err(|error| {

@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result {
     let elsewhere = |handler: &HandlerRef| matches!(handler, HandlerRef::S3 { .. });
     let driver = config.queue.driver;
     if driver != Driver::Sqs && args.cluster.is_none() && !handlers(&config).any(elsewhere) {
-        // An IAM policy needs at least one statement. Without any, the command prints no policy.
+        // An IAM policy needs at least one statement. If no statement is needed, the command prints no policy.
         say(format_args!("hostler: the {} queue needs no permission on AWS", driver.word()));
     } else {
         print(pretty_json(&policy(args, &config)?)?);

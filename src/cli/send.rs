@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result {
             destination::check(&config, &[], &args.channel)?;
         }
         let broker = super::connect(&config).await?;
-        // Creates the missing queues of all consumers. Thereby, a queue stores a message even if its consumer has never run.
+        // Creates the missing queues of all consumers. A queue then stores the message even if its consumer has never run.
         host::declare(&broker, &config).await?;
         if let Some(stored) = broker.destinations().await? {
             destination::check(&config, &stored, &args.channel)?;

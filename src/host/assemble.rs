@@ -15,9 +15,9 @@ use hostler_telemetry::traces;
 use hostler_types::channel::Channel;
 use hostler_wasm::{Definition, Dir, Grants, Loaded, Pool, Source};
 
-/// Number of sandboxes that each consumer has in addition to those of its slots. The `state-changed` hook needs one of these
-/// sandboxes. The others are used while a sandbox is still ending and its successor already runs. Unused sandboxes cost only
-/// address space.
+/// Number of sandboxes that each consumer has in addition to those of its slots. The `state-changed` hook needs one of them. The
+/// others cover the time in which a finished sandbox is still being removed while its successor already runs. Unused sandboxes
+/// cost only address space.
 const SPARE_SANDBOXES: u32 = 4;
 
 /// Returns the settings of a consumer. `drain` is the time from the start of a shutdown until the host stops the remaining work.
@@ -62,7 +62,7 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     }
 }
 
-/// Returns the channels that a consumer sends to. Leaves out channels that exist anyway because of a consumer in the config.
+/// Returns the channels that a consumer sends to. Leaves out channels that are created for a consumer in the config.
 pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel> {
     let is_made = |channel: &Channel| {
         config.consumers.iter().any(|other| {
@@ -144,7 +144,8 @@ pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> e
     resources::plan(&machine.memory, HOST + traces, &demands).map_err(|refusal| Failure::new(Exit::BadConfig, refusal))
 }
 
-/// Returns the memory demand of a consumer. The handler's code size and hooks count as zero until the handler is loaded.
+/// Returns the memory demand of a consumer. Until the handler is loaded, its code size and its `state-changed` hook do not
+/// count.
 fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
     Demand {
         consumer: consumer.name.clone(),

@@ -90,9 +90,9 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
     }
 }
 
-/// Refuses a config that lets guests write to the embedded queue. Commands call this function if they open the queue but start no
-/// guests. Otherwise, a guest could replace the queue file with a symbolic link. The command would then create a queue at the
-/// target of the link.
+/// Refuses a config that lets guests write to the embedded queue. Called by commands that open the queue but start no guests.
+/// Without this check, a guest of a running host could replace the queue file with a symbolic link, and the command would then
+/// create a queue at the target of the link.
 ///
 /// # Errors
 /// Same as for [`check_grants`].

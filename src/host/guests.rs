@@ -14,8 +14,8 @@ use super::resources::{Machine, SLOTS, Threads, TooFewProcesses};
 use hostler_config::{Config, Consumer};
 use hostler_handler::{Beyond, Pools};
 
-/// Number of guest polls between two checks of timers and connections in the fast pool. Each poll can last up to one epoch tick,
-/// and until the next check, deadlines of hooks and timers of guests are delayed. In the fast pool, few polls last a whole tick.
+/// Number of guest polls between two checks of timers and connections in the fast pool. Until the next check, deadlines of hooks
+/// and timers of guests are delayed, and each poll can last up to one epoch tick. In the fast pool, few polls last a whole tick.
 /// More frequent checks would be expensive, because a check costs a tenth of the work of a small guest.
 const FAST_POLLS_PER_LOOK: u32 = 16;
 

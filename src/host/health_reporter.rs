@@ -29,14 +29,14 @@ const LOOKING: Duration = Duration::from_millis(500);
 /// Maximum time to wait for the last write at the end of the process. A hanging file system must not keep the process alive.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 
-/// A consumer that the health file reports.
+/// A consumer whose state the health file reports.
 pub(super) struct Watched {
     pub(super) name: String,
     pub(super) healthcheck_timeout: Duration,
     /// Maximum duration of a drain.
     pub(super) shutdown_grace: Duration,
     pub(super) board: StatusHandle,
-    /// Sends `true` while the consumer is paused.
+    /// Contains `true` while the consumer is paused.
     pub(super) pause: watch::Sender<bool>,
     /// Sends the requests of operators to the consumer.
     pub(super) requests: Requests,

@@ -111,8 +111,8 @@ pub(super) fn broker(broker: &Arc<dyn Broker>, metrics: Option<&ConsumerMetrics>
     }
 }
 
-/// Counts the messages of each queue at intervals, forever. Reads each queue by a separate call. Therefore, an unreadable queue
-/// does not affect the counts of the other queues.
+/// Counts the messages of each queue at intervals, forever. Reads each queue with a separate call. Therefore, an unreadable
+/// queue does not affect the counts of the other queues.
 async fn look(service: Arc<dyn Admin>, queues: Vec<(Channel, ConsumerMetrics)>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -18,9 +18,9 @@ pub(super) fn identity(metadata: &Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
-/// A path with its location.
+/// A path with the data that is needed to detect overlaps with other paths.
 pub(super) struct Located {
-    /// Entries on the path, and the real path at the end.
+    /// The directory entries that lead to the path, and the real path.
     pub(super) trail: Trail,
     /// Identities of the folders that contain the entries, and of all folders above them. Leaves out missing folders.
     folders: BTreeSet<Identity>,

@@ -508,7 +508,7 @@ fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &m
     }
 }
 
-/// Converts a queue error to a failure. For commands that cannot continue without the queue.
+/// Converts a queue error to a failure. Used by commands that cannot continue without the queue.
 impl From<QueueError> for Failure {
     fn from(error: QueueError) -> Self {
         Self::new(Exit::QueueUnreachable, error)

@@ -9,13 +9,13 @@ use std::path::{Component, Path, PathBuf};
 /// Maximum number of symbolic links to follow. Equals the kernel's maximum (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
-/// Resolution of a path.
+/// The result of resolving a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trail {
     /// Directory entries that the resolution looks up, including symbolic links and folders. Each element is the real folder
     /// joined with the name of the entry.
     pub(super) entries: Vec<PathBuf>,
-    /// Real path to which the resolved path leads. The file need not exist.
+    /// The real path that the resolved path leads to. The file need not exist.
     pub(super) end: PathBuf,
 }
 

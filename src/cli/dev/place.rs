@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use hostler_config::{Config, Consumer};
 
-/// Maximum time for the old host to drain before the new host starts. When the time is over, the old host returns unfinished
-/// messages to the queue.
+/// Maximum time for the old host to drain before the new host starts. After this time, the old host returns unfinished messages
+/// to the queue.
 const GRACE: &str = "5s";
 
 /// Reply channel for consumers without `reply_channel` in the config.

@@ -180,8 +180,8 @@ pub(super) struct HostProcess {
 }
 
 impl HostProcess {
-    /// Starts `hostler run`. A separate thread calls `line` with each line of the host's log, and then `ended` with its exit
-    /// status.
+    /// Starts `hostler run`. A separate thread calls `line` with each line of the host's log, and then `ended` with the host's
+    /// exit status.
     ///
     /// The host drains and ends when the calling thread ends for any reason.
     ///

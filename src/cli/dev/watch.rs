@@ -36,7 +36,7 @@ type Snapshot = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
 /// The thread cannot be started.
 pub(super) fn start(wanted: Wanted, changed: impl Fn(PathBuf) + Send + 'static) -> io::Result<Sender<Wanted>> {
     let (sender, replaced) = channel();
-    // Takes the first snapshot here. Thereby, the thread detects every change after this call.
+    // Takes the first snapshot here. The thread therefore detects every change after this call.
     let changes = Changes::new(snapshot(&wanted));
     thread::Builder::new().name("hostler-watch".into()).spawn(move || watch(wanted, changes, &replaced, changed))?;
     Ok(sender)

@@ -12,9 +12,9 @@ use super::agent::{Call, Endpoint, Fault};
 use super::protection::{Answer, Event, Machine};
 use hostler_consumer::StatusHandle;
 
-/// Minimum interval between two checks of the consumers. Short messages can start and end thousands of times a second. A check
-/// for each of these changes would load the control thread. The first change after an interval without changes causes an
-/// immediate check.
+/// Minimum interval between two checks of the consumers. Quickly processed messages can start and end thousands of times a
+/// second, and a check for each of these changes would burden the control thread. The first change after an interval without
+/// changes causes an immediate check.
 const SPACING: Duration = Duration::from_millis(50);
 
 /// Maximum time for which the process delays its exit to remove the protection.

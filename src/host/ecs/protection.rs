@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use super::agent::Call;
 use hostler_types::Backoff;
 
-/// Delay between the end of the last message in hand and the removal of the protection. Because of the delay, single messages at
-/// short intervals cause no calls. Changes between protected and idle cause at most 12 calls a minute. Services scale in within
-/// minutes, so ten seconds matter little.
+/// Time from the end of the last message in hand to the removal of the protection. Because of this delay, single messages at
+/// short intervals cause no calls, and changes between protected and idle cause at most 12 calls a minute. Services scale in
+/// within minutes, so ten seconds matter little.
 pub(super) const LINGER: Duration = Duration::from_secs(10);
 
 /// Minimum and maximum duration of a protection in minutes (ECS guide, "Task scale-in protection endpoint").
@@ -48,7 +48,7 @@ pub(super) enum Event {
     Drained,
     /// The current call has ended. `jitter` (0 to 1) varies the delay after a failure.
     Answered { how: Answer, jitter: f64 },
-    /// Time has passed.
+    /// Time has passed. Must be reported at the time that [`Machine::next_at`] returns.
     Time,
 }
 
@@ -248,7 +248,7 @@ mod tests {
             assert_eq!(bench.next_call(LINGER - SECOND), None);
             assert_eq!(bench.take(Event::Busy), None);
         }
-        // The linger counts from the last end of work, not from a later check.
+        // The linger period starts when the last message ends, not at a later check.
         assert_eq!(bench.take(Event::Idle), None);
         assert_eq!(bench.next_call(LINGER - SECOND), None);
         assert_eq!(bench.take(Event::Idle), None);

@@ -66,8 +66,8 @@ fn split(list: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the paths of a file or folder in existing layers. With [`Which::Read`], also returns the paths of all directory
-/// entries that lead to the file or folder. The result lacks layers that this process cannot see. In a container, the layers of
-/// the root folder are usually outside the container, and therefore not visible.
+/// entries that lead to the file or folder. Leaves out layers that this process cannot see. In a container, the layers of the
+/// root folder are usually outside the container, and therefore not visible.
 pub(in crate::host) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     // A mount point is left out, because moving its folder does not move the mount.

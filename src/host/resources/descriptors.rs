@@ -17,11 +17,11 @@ const LEAST_RESERVE: u64 = 32;
 /// Number of descriptors for each set of guest runtimes.
 const RESERVE_PER_SET: u64 = 12;
 
-/// Number of descriptors that each consumer needs for its connections: for receives, heartbeats and settlements.
+/// Number of descriptors that each consumer needs for its connections: for receive calls, heartbeats and settlements.
 const RESERVE_PER_CONSUMER: u64 = 16;
 
-/// Threshold for a warning: if a sandbox with folders may have fewer files open than this number, the host logs a warning at the
-/// start.
+/// Threshold for a warning: if a sandbox with folders may have fewer files open than this number, the host logs a warning at
+/// startup.
 const COMFORTABLE: usize = 32;
 
 /// Minimum number of files that a sandbox with folders may have open. Applies even if the limit of the process is very low.
