@@ -118,7 +118,7 @@ pub trait Admin: Broker {
     }
 
     /// Converts a time of this machine's clock to the service's clock, which sets the enqueue time of messages. Assumes
-    /// that the clocks are equal if the difference is unknown. Never returns a time before `time`.
+    /// that the clocks are equal if the difference is unknown.
     fn on_its_clock(&self, time: SystemTime) -> SystemTime {
         time
     }
