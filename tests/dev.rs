@@ -142,7 +142,7 @@ fn a_project_is_built_run_and_swapped_on_a_change() {
     let reply = session.outcome(r#"{"name": "Ada"}"#);
     assert!(reply.starts_with("reply ") && reply.ends_with(" ms: Hello, Ada!"), "{reply}");
     let dead = session.outcome("Ada");
-    assert!(dead.starts_with("dead-letter ") && dead.contains(" ms: the body is no JSON object"), "{dead}");
+    assert!(dead.starts_with("dead-letter ") && dead.contains(" ms: the body is not a JSON object"), "{dead}");
 
     let (_, other) = other.split_once("another terminal: ").unwrap();
     let from = session.printed.lines.lock().unwrap().len();

@@ -31,7 +31,7 @@ def read(message: hostler.Message) -> tuple[str, list[dict[str, Any]]]:
         body = message.json()
         order, lines = body["order"], body["lines"]
     except (ValueError, TypeError, KeyError):
-        raise hostler.DeadLetter('the body is no JSON object with "order" and "lines"') from None
+        raise hostler.DeadLetter('the body is not a JSON object with "order" and "lines"') from None
     if not isinstance(order, str) or not 0 < len(order) <= 50:
         raise hostler.DeadLetter('"order" is not a text of 1 to 50 characters')
     if not isinstance(lines, list) or not lines:

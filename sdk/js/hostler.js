@@ -138,7 +138,7 @@ export function component(app, functions) {
     processingTimeout: app.processingTimeout && {
       async processingTimeout(message, elapsedMs) {
         const given = await answer(app.processingTimeout, received(message), Number(elapsedMs));
-        if (given == null) throw new TypeError("processingTimeout says not what becomes of the message");
+        if (given == null) throw new TypeError("processingTimeout returned no outcome");
         return outcome(given);
       },
     },

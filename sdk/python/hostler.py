@@ -168,7 +168,7 @@ def processing_timeout(function: Function) -> Function:
     def timeout(message: Any, elapsed_ms: int) -> Any:
         answer = _answer(function, _message(message), elapsed_ms / 1000)
         if answer is None:
-            raise TypeError(f"{function.__name__} says not what becomes of the message")
+            raise TypeError(f"{function.__name__} returned no outcome")
         return _outcome(answer)
     return _export(function, "ProcessingTimeout", "processing_timeout", timeout)
 

@@ -1,4 +1,4 @@
-/* {{name}} greets whom the message names. */
+/* {{name}} greets the guest that the message names. */
 #include "hostler.h"
 
 int main(void) {
@@ -7,7 +7,7 @@ int main(void) {
 
     size_t size;
     const char *name = hostler_json_string(message.body, "name", &size);
-    if (!name || strlen(message.body) != message.size) return hostler_dead_letter("the body is no JSON object with a string `name`");
+    if (!name || strlen(message.body) != message.size) return hostler_dead_letter("the body is not a JSON object with a string `name`");
     if (size == 0) return hostler_dead_letter("the body has no name");
 
     /* Standard output is the reply, and the exit code the outcome. */

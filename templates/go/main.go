@@ -1,4 +1,4 @@
-// {{name}} greets whom the message names.
+// {{name}} greets the guest that the message names.
 package main
 
 import (
@@ -10,8 +10,8 @@ import (
 
 func main() { hostler.Run(handle) }
 
-// handle is called with one message. A nil error acks it, and what is returned beside is the reply; hostler.Retry,
-// hostler.DeadLetter(reason) and any other error say what is to become of the message instead.
+// handle processes one message. With a nil error, the message is acked, and the bytes are the reply. The errors hostler.Retry and
+// hostler.DeadLetter(reason) set the outcome. Any other error fails the attempt.
 func handle(message hostler.Message) ([]byte, error) {
 	var who struct {
 		Name string `json:"name"`

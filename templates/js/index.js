@@ -5,8 +5,8 @@ export default async function greet(message) {
   try {
     body = message.json();
   } catch {
-    // It is judged below.
+    // Checked below.
   }
-  if (typeof body?.name !== "string") throw new DeadLetter('the body is no JSON object with a text "name"');
+  if (typeof body?.name !== "string") throw new DeadLetter('the body is not a JSON object with a text "name"');
   return `Hello, ${body.name}!`;
 }

@@ -8,5 +8,5 @@ def greet(message: hostler.Message) -> str:
     except (ValueError, TypeError, KeyError):
         name = None
     if not isinstance(name, str):
-        raise hostler.DeadLetter('the body is no JSON object with a text "name"')
+        raise hostler.DeadLetter('the body is not a JSON object with a text "name"')
     return f"Hello, {name}!"

@@ -5,9 +5,9 @@ export default async function greet(message: Message): Promise<string> {
   try {
     body = message.json();
   } catch {
-    // It is judged below.
+    // Checked below.
   }
-  if (!isGuest(body)) throw new DeadLetter('the body is no JSON object with a text "name"');
+  if (!isGuest(body)) throw new DeadLetter('the body is not a JSON object with a text "name"');
   return `Hello, ${body.name}!`;
 }
 

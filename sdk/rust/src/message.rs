@@ -89,7 +89,7 @@ impl Message {
     /// # Errors
     /// [`Malformed`] if the body is not valid UTF-8. If a handler returns this error by `?`, hostler dead-letters the message.
     pub fn text(&self) -> Result<&str, Malformed> {
-        std::str::from_utf8(&self.body).map_err(|error| Malformed::new(format!("the body is no UTF-8: {error}")))
+        std::str::from_utf8(&self.body).map_err(|error| Malformed::new(format!("the body is not valid UTF-8: {error}")))
     }
 
     /// Parses the body as JSON.
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_body_that_is_not_what_it_should_be_says_where() {
         let fault = Message::test([b'a', 0xff]).text().unwrap_err().to_string();
-        assert_eq!(fault, "the body is no UTF-8: invalid utf-8 sequence of 1 bytes from index 1");
+        assert_eq!(fault, "the body is not valid UTF-8: invalid utf-8 sequence of 1 bytes from index 1");
         assert_eq!(Message::test("a").text(), Ok("a"));
     }
 

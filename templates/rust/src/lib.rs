@@ -1,4 +1,4 @@
-//! {{name}}: greets whom the message names.
+//! {{name}} greets the guest that the message names.
 
 use hostler_guest::{Failure, Message, Outcome, handler};
 use serde::Deserialize;
@@ -8,7 +8,7 @@ struct Guest {
     name: String,
 }
 
-/// Called with each message, in a fresh sandbox. A body that is not such JSON is dead-lettered; any other error would go to
+/// Handles one message, in a fresh sandbox. A body that is not JSON of this form is dead-lettered. Any other error goes to
 /// the consumer's retry policy.
 #[handler]
 fn handle(message: Message) -> Result<Outcome, Failure> {
@@ -30,7 +30,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nobody_is_dead_lettered() {
+    fn a_body_without_a_name_is_dead_lettered() {
         for body in ["", "Ada", "{}", r#"{"name": 1}"#, r#"{"name": ""}"#] {
             let failure = handle(Message::test(body)).unwrap_err();
             assert!(matches!(failure, Failure::DeadLetter(_)), "{body}");
