@@ -80,7 +80,7 @@ const CASES: [Case; 14] = [
         name: "trap",
         promise: |language| match language.folder {
             "go" => Noted(
-                "A panic is no trap in Go but an exit code, and so an attempt that failed; both go to the retry policy.",
+                "A panic is not a trap in Go but an exit code, and thus a failed attempt; both go to the retry policy.",
             ),
             _ => Yes,
         },
@@ -95,7 +95,7 @@ const CASES: [Case; 14] = [
         name: "time left, should-stop",
         promise: |language| match language.kind {
             Kind::Component => Yes,
-            Kind::Command => Cannot("A command has nobody to ask: it knows what its environment says when it starts."),
+            Kind::Command => Cannot("A command cannot call the host: it knows only its environment at the start."),
         },
         check: knows_its_time,
     },
@@ -103,7 +103,7 @@ const CASES: [Case; 14] = [
         name: "hook order: start, handle, end",
         promise: |language| match language.kind {
             Kind::Component => Yes,
-            Kind::Command => Noted("With the hooks in a component apart, which `hooks` of the consumer names."),
+            Kind::Command => Noted("With the hooks in a separate component, named by the consumer's `hooks`."),
         },
         check: calls_hooks_in_order,
     },
