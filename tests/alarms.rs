@@ -86,7 +86,7 @@ fn what_may_not_be_looked_at_is_named_and_the_rest_goes_on() {
     assert_eq!(report["not_looked_at"], expected);
     let table = estate.output_as(denied, &["alarms"]);
     let last = format!(
-        "not looked at: {}: GetQueueAttributes is denied\n2 of 2 queues alarm; 2 could not be looked at\n",
+        "not checked: {}: GetQueueAttributes is denied\n2 of 2 queues alarm; 2 could not be checked\n",
         name("q2-dlq")
     );
     assert!(table.stdout.ends_with(&last), "{table:?}");

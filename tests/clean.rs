@@ -118,7 +118,7 @@ queue('known', days=40); used('known', 'NumberOfMessagesSent', 5)
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     stderr.read_line(&mut line).unwrap();
-    assert_eq!(line, "hostler: 2 queues and 0 stored bodies may go; looking again in 15s\n");
+    assert_eq!(line, "hostler: 2 queues and 0 stored bodies may be removed; inspecting again in 15s\n");
     estate.python("sqs.send_message(QueueUrl=url(prefix + 'one'), MessageBody='late', DelaySeconds=600)");
     let said = Said::new(child.wait_with_output().unwrap());
     assert_eq!(said.code, 0, "{said:?}");
@@ -135,7 +135,7 @@ fn without_a_record_of_use_nothing_is_removed() {
     let estate = on_moto();
     estate.python("queue('one', days=40)");
     let said = estate.world.output(&["clean", "--apply", "--pause", "0s"]);
-    assert!(said.code == 1 && said.stderr.contains("CloudWatch has no record of use"), "{said:?}");
+    assert!(said.code == 1 && said.stderr.contains("CloudWatch has no record of any"), "{said:?}");
     assert_eq!(estate.queues(), ["one"]);
 }
 

@@ -159,7 +159,10 @@ fn refuses_wasm_that_is_no_handler() {
     for (path, fault) in [
         (command("no-start"), "a core module without the function `_start`"),
         (component("exports-nothing"), "a component that exports no handler (it exports nothing)"),
-        (component("later-contract"), "it exports `hostler:consumer/handler@0.2.0`, which this hostler does not speak"),
+        (
+            component("later-contract"),
+            "it exports `hostler:consumer/handler@0.2.0`, which this hostler does not support",
+        ),
         (component("hook-end-traps"), "it exports hooks, but no handler"),
     ] {
         let path = path.to_str().unwrap();

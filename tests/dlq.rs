@@ -147,7 +147,7 @@ fn what_is_behind_a_message_of_its_group_is_not_said_to_be_missing() {
     }
     let letters = list(&world, &[]);
     let last = id(&letters[2]);
-    let behind = "2 were not looked at: they are delayed, in flight, or behind a message of their group that stays";
+    let behind = "2 were not inspected: they are delayed, in flight, or behind a message of their group that stays";
     for args in [
         &["dlq", "drop", "work", "--yes"][..],
         &["dlq", "drop", "work", "--dry-run"],
@@ -228,7 +228,7 @@ fn ordered_on_sqs(kind: Kind) {
     let letters = json(&said);
     let listed: Vec<&str> = letters.as_array().unwrap().iter().map(id).collect();
     assert_eq!(listed.len(), 14, "{said:?}");
-    let unseen = "1 of the messages in work-dlq could not be looked at";
+    let unseen = "1 of the messages in work-dlq could not be inspected";
     assert!(said.stderr.contains(unseen) && said.stderr.contains("groups `g`, or"), "{said:?}");
     for id in &listed {
         back();
@@ -253,7 +253,7 @@ fn ordered_on_sqs(kind: Kind) {
         let said = world.output(&[args, &["--filter", "body~i-"]].concat());
         assert_eq!(said.code, 1, "{said:?}");
         assert!(said.stdout.starts_with("1 message ") || said.stdout.contains("\n1 message "), "{said:?}");
-        assert!(said.stderr.contains("of the messages in work-dlq were not looked at"), "{said:?}");
+        assert!(said.stderr.contains("of the messages in work-dlq were not inspected"), "{said:?}");
     }
 }
 

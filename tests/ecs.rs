@@ -115,7 +115,7 @@ fn no_fault_of_the_agent_reaches_a_message() {
     let says = |status: u16, body: &'static str| agent_that(move |_| Answer::Says(status, body.to_owned()));
     let agents = [
         ("reached", None),
-        ("not understood", Some(says(200, "<html>"))),
+        ("unexpected response", Some(says(200, "<html>"))),
         ("too many calls", Some(says(429, "You have reached maximum request limit."))),
         ("TASK_NOT_VALID", Some(says(200, r#"{"failure":{"Arn":"a","Detail":null,"Reason":"TASK_NOT_VALID"}}"#))),
         (

@@ -47,7 +47,7 @@ fn a_paused_consumer_takes_nothing_and_stays_healthy_until_it_is_resumed() {
     said(&world, &["pause", "work"], "work: pauses\n");
     until_paused(&world, true);
     assert!(asked.elapsed() < 10 * SECOND, "{:?}", asked.elapsed());
-    said(&world, &["pause", "work"], "work: is paused already\n");
+    said(&world, &["pause", "work"], "work: is already paused\n");
     world.send("work", ["ack"]);
     world.send("other", ["ack"]);
     assert_eq!(host.settled(1)[0]["consumer"], "other");

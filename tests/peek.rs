@@ -301,7 +301,7 @@ fn a_purge_removes_what_is_visible_and_only_with_a_yes() {
     assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{said:?}");
     assert!(said.stderr.contains("standard input is not a terminal") && said.stderr.contains("add --yes"), "{said:?}");
     assert_eq!(world.depth("jobs").visible, 2);
-    let expected = "2 messages removed from jobs, 1 not looked at (delayed, or in flight)\n";
+    let expected = "2 messages removed from jobs, 1 not inspected (delayed, or in flight)\n";
     assert_eq!(printed(&world, &["purge", "jobs", "--yes"]), expected);
     assert_eq!(world.depth("jobs"), Depth { delayed: 1, ..Depth::default() });
     let counts: Value = serde_json::from_str(&printed(&world, &["purge", "jobs", "--yes", "--json"])).unwrap();

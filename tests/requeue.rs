@@ -142,7 +142,7 @@ fn a_channel_names_its_dead_letters() {
     let said = world.output(&["requeue", "--from", "jobs", "--max", "2"]);
     assert_eq!(
         (said.code, said.stdout.as_str()),
-        (0, "2 messages moved from jobs-dlq to jobs, 1 not looked at\n"),
+        (0, "2 messages moved from jobs-dlq to jobs, 1 not inspected\n"),
         "{said:?}"
     );
     // Who says where to means the queue itself.
@@ -170,7 +170,7 @@ fn an_id_that_meets_no_message_is_a_failure() {
     // A filter that nothing fits is no fault, but for one that names a message.
     assert_eq!(requeue(&["--filter", "reason~nothing like it"]).code, 0);
     let said = requeue(&["--filter", "id=4711", "--filter", "older:0s"]);
-    assert!(said.code == 1 && said.stderr.contains("has the id 4711 and fits the filter"), "{said:?}");
+    assert!(said.code == 1 && said.stderr.contains("has the id 4711 and matches the filter"), "{said:?}");
     assert_eq!(world.depth("jobs-dlq").visible, 1);
 }
 
@@ -225,7 +225,7 @@ fn a_signal_stops_it_between_two_batches_and_the_summary_says_so() {
     assert!(left.visible > 0, "in the middle of it: {left:?}");
     assert_eq!((left.visible + moved.visible, left.in_flight), (2_000, 0), "{left:?} {moved:?}");
     let (left, moved) = (left.visible, moved.visible);
-    let said = format!("stopped: {moved} messages moved from jobs-dlq to jobs, {left} not looked at\n");
+    let said = format!("stopped: {moved} messages moved from jobs-dlq to jobs, {left} not inspected\n");
     assert_eq!((output.status.code(), String::from_utf8(output.stdout).unwrap()), (Some(0), said));
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(told, "hostler: finishing what is under way; Ctrl-C again ends at once\n");

@@ -96,7 +96,7 @@ fn on_sqs_every_line_that_failed_is_named_and_all_others_count() {
     let lines: Vec<&str> = said.stderr.lines().collect();
     assert!(lines[0].starts_with("hostler: line 2 was not sent: "), "{said:?}");
     assert!(lines[1].starts_with("  line 5 was not sent: "), "{said:?}");
-    assert_eq!(lines[2..], ["  nothing behind line 6 was tried", "  3 messages sent in all"]);
+    assert_eq!(lines[2..], ["  no line after line 6 was tried", "  3 messages sent in all"]);
     assert_eq!(server.calls("SendMessageBatch").len(), 1);
 }
 

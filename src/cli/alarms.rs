@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// Check repeatedly, with this pause (± 10 %) between checks
     #[arg(long, value_name = "DURATION", value_parser = pause)]
     every: Option<Duration>,
-    /// With --every: repeat alarms that last so long
+    /// With --every: repeat an alarm that has lasted this long
     #[arg(long, value_name = "DURATION", value_parser = pause, default_value = "12h")]
     remind: Duration,
     /// Print the notification instead of sending it
@@ -117,7 +117,7 @@ fn show(args: &Args, step: &Step<'_>) {
         // The dry run prints the notice itself.
         Step::Tells(_) if args.dry_run => {}
         Step::Tells(notice) => print(notice.text()),
-        Step::Untold(reason) => say(format_args!("hostler: not sent, tried again after the next look: {reason}")),
+        Step::Untold(reason) => say(format_args!("hostler: not sent, will try again after the next check: {reason}")),
         Step::Failed(reason) => say(format_args!("hostler: {reason}")),
     }
 }
@@ -146,12 +146,12 @@ fn for_people(seen: &Seen) -> String {
     if !rows.is_empty() {
         lines.push(table(&["QUEUE", "MESSAGES", "THRESHOLD", "CRITICAL", "CONSUMER", "OWNER"], &rows));
     }
-    lines.extend(seen.unread.iter().map(|unread| format!("not looked at: {}: {}", unread.name, unread.reason)));
+    lines.extend(seen.unread.iter().map(|unread| format!("not checked: {}: {}", unread.name, unread.reason)));
     let critical = alarming.iter().filter(|level| level.critical).count();
     let critical = if critical > 0 { format!(", {critical} of them critical") } else { String::new() };
     let unread = match seen.unread.len() {
         0 => String::new(),
-        count => format!("; {count} could not be looked at"),
+        count => format!("; {count} could not be checked"),
     };
     lines.push(format!("{} of {} queues alarm{critical}{unread}", alarming.len(), seen.levels.len()));
     lines.join("\n")
@@ -177,8 +177,8 @@ mod tests {
         let seen = Seen { levels: vec![level("orders", 12, true), level("mails", 3, false)], unread };
         let expected = "QUEUE   MESSAGES  THRESHOLD  CRITICAL  CONSUMER  OWNER\n\
                         orders        12         10       yes    orders      -\n\
-                        not looked at: secret: ListQueueTags is denied\n\
-                        1 of 2 queues alarm, 1 of them critical; 1 could not be looked at";
+                        not checked: secret: ListQueueTags is denied\n\
+                        1 of 2 queues alarm, 1 of them critical; 1 could not be checked";
         assert_eq!(for_people(&seen), expected);
         assert_eq!(for_people(&Seen::default()), "0 of 0 queues alarm");
     }

@@ -30,7 +30,7 @@ pub struct Args {
     /// Print the verdict, its reasons and the health file as JSON
     #[arg(long)]
     json: bool,
-    /// How long after the start of PID 1 a missing health file is no fault
+    /// Time after the start of PID 1 in which a missing health file is accepted
     #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = duration::parse)]
     start_period: Duration,
 }

@@ -28,23 +28,23 @@ Reports on everything under the config's prefix that carries hostler's tags, wit
     A move by SQS itself (requeue --native, the console) keeps a message 14 more days without renewing its body: allow for \
     that in --bodies-older.";
 
-/// Find and remove unused queues, topics and stored bodies
+/// Find unused queues, topics and stored bodies
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
-    /// Remove what can be removed; else only report
+    /// Remove unused queues and bodies; without it, only report
     #[arg(long)]
     apply: bool,
     /// With --apply: the pause between the two inspections
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "60s")]
     pause: Duration,
-    /// The least idle time and age of a queue to remove; must exceed the longest pause between uses
+    /// Minimum idle time and age of an unused queue; must exceed the longest pause between uses
     #[arg(long, value_name = "DURATION", value_parser = window, default_value = "35d")]
     queues_idle: Duration,
-    /// The least idle time of a topic to remove
+    /// Minimum idle time of an unused topic; topics are only reported
     #[arg(long, value_name = "DURATION", value_parser = window, default_value = "1d")]
     topics_idle: Duration,
-    /// The least age of a stored body to remove
+    /// Minimum age of an unused body
     #[arg(long, value_name = "DURATION", value_parser = bodies, default_value = "90d")]
     bodies_older: Duration,
     /// Print the whole report as JSON
@@ -89,8 +89,8 @@ pub(super) fn run(args: &Args) -> Result {
         }
         let blind = no_record(&survey);
         if blind {
-            let text = "CloudWatch has no record of use of any of these queues, so none is removed; look again in an hour, \
-                        as each look makes a queue known to it";
+            let text = "CloudWatch has no record of any of these queues, so none is removed; try again in an hour, because \
+                        each inspection makes CloudWatch record the queues";
             say(format_args!("hostler: warning: {text}"));
         }
         let unsure = survey.queues.iter().any(|finding| finding.subscribed.is_none());
@@ -136,7 +136,9 @@ async fn clean(
     }
     let (queues, bodies) = (candidates.queues.len(), candidates.bodies.len());
     let pause = humantime::format_duration(args.pause);
-    say(format_args!("hostler: {queues} queues and {bodies} stored bodies may go; looking again in {pause}"));
+    say(format_args!(
+        "hostler: {queues} queues and {bodies} stored bodies may be removed; inspecting again in {pause}"
+    ));
     tokio::select! {
         () = sleep(args.pause) => {}
         () = stop.cancelled() => return Ok((first, Some(Done::default()))),
@@ -196,7 +198,7 @@ fn for_people(survey: &Survey, done: Option<&Done>, summary: &str) -> String {
     if !rows.is_empty() {
         lines.push(table(&["NAME", "CLASS", "MESSAGES", "SENT", "RECEIVED", "OWNER", "NOTE"], &rows));
     }
-    lines.extend(survey.unread.iter().map(|unread| format!("not looked at: {}: {}", unread.name, unread.reason)));
+    lines.extend(survey.unread.iter().map(|unread| format!("not inspected: {}: {}", unread.name, unread.reason)));
     let failed = done.into_iter().flat_map(|done| &done.failed);
     lines.extend(failed.map(|(name, reason)| format!("not removed: {name}: {reason}")));
     lines.push(summary.to_owned());

@@ -290,7 +290,7 @@ fn counts(report: &Report, stopped: bool) -> String {
 
 fn summary(report: &Report, stopped: bool, from: &Channel) -> String {
     let Report { moved, left, failed, not_looked_at, .. } = report;
-    let more = [(left, "left (did not match)"), (failed, "failed"), (not_looked_at, "not looked at")];
+    let more = [(left, "left (did not match)"), (failed, "failed"), (not_looked_at, "not inspected")];
     let mut text = if stopped { "stopped: ".to_owned() } else { String::new() };
     text += &format!("{moved} {} dropped from {from}", if *moved == 1 { "message" } else { "messages" });
     for (count, what) in more.into_iter().filter(|(count, _)| **count > 0) {
@@ -305,7 +305,10 @@ pub(super) fn ended_well(ended: Ended) -> Result<()> {
         Ended::Broken(error) => Err(error.into()),
         Ended::Full => Err(Failure::new(
             Exit::Failed,
-            format!("{MAX_HELD} messages stay, and no more can be kept aside; narrow it down by --max or --filter"),
+            format!(
+                "hold limit of {MAX_HELD} messages reached; the remaining messages stay in the queue: select fewer by --max \
+                 or --filter"
+            ),
         )),
     }
 }
@@ -331,7 +334,7 @@ mod tests {
         let line = |report: Report, stopped| summary(&report, stopped, &"orders-dlq".parse().unwrap());
         let all = Report { moved: 2, left: 3, failed: 4, not_looked_at: 5, doubled: 0 };
         assert_eq!(line(Report { moved: 1, ..Report::default() }, false), "1 message dropped from orders-dlq");
-        let whole = "stopped: 2 messages dropped from orders-dlq, 3 left (did not match), 4 failed, 5 not looked at";
+        let whole = "stopped: 2 messages dropped from orders-dlq, 3 left (did not match), 4 failed, 5 not inspected";
         assert_eq!(line(all, true), whole);
     }
 }

@@ -15,7 +15,7 @@ use hostler_health::{
 /// Arguments that identify the host.
 #[derive(Debug, clap::Args)]
 struct HostArg {
-    /// The host's health file [default: the config's `host.health_file`]
+    /// The host's health file [default: host.health_file]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(super) struct Args {
     host: HostArg,
 }
 
-/// Stop a message in flight; its attempt has failed
+/// Stop a message in flight; the attempt counts as failed
 #[derive(Debug, clap::Args)]
 #[command(after_help = CANCEL_HELP)]
 pub(super) struct CancelArgs {
@@ -87,14 +87,14 @@ pub(super) fn cancel(args: &CancelArgs) -> Result {
             Ok(Exit::Ok)
         }
         Answer::Cancelled { consumer, attempt, result: CancelResult::AlreadyStopping } => {
-            print(format_args!("{consumer}: {id} is being stopped already (attempt {attempt})"));
+            print(format_args!("{consumer}: {id} is already being stopped (attempt {attempt})"));
             Ok(Exit::Ok)
         }
         Answer::Cancelled { consumer, result: CancelResult::Deciding, .. } => Err(failure(format!(
-            "{consumer}: the processing timeout of {id} has passed, and its hook decides now: it cannot be cancelled any more"
+            "{consumer}: the processing timeout of {id} has passed, and its hook decides now: it can no longer be cancelled"
         ))),
         Answer::NotInFlight => Err(failure(format!(
-            "no message {id} is in flight{} in the host with pid {pid}; `hostler inflight` lists those that are",
+            "no message {id} is in flight{} in the host with pid {pid}; `hostler inflight` lists the messages in flight",
             consumer.map(|name| format!(" at consumer `{name}`")).unwrap_or_default()
         ))),
         Answer::Several(consumers) => {
@@ -142,7 +142,7 @@ fn unanswered(answer: &Answer) -> Failure {
         Answer::Stuck(consumer) => {
             failure(format!("consumer `{consumer}` does not answer: the host's control thread is stuck; see its log"))
         }
-        other => failure(format!("the host gave an answer to another question: {other:?}")),
+        other => failure(format!("the host sent an unexpected answer: {other:?}")),
     }
 }
 

@@ -66,7 +66,7 @@ impl NotifyArgs {
 
     #[cfg(not(feature = "sqs"))]
     async fn topic(&self, _: &Config, _: &str) -> std::result::Result<Box<dyn Notifier>, Failure> {
-        Err(Failure::new(Exit::Usage, "--sns: this build of hostler knows nothing of AWS"))
+        Err(Failure::new(Exit::Usage, "--sns: this build of hostler has no AWS support"))
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Args {
 /// Runs `hostler pause`.
 pub(super) fn pause(args: &Args) -> Result {
     for (consumer, changed) in change(args, Pauses::add)? {
-        print(format_args!("{consumer}: {}", if changed { "pauses" } else { "is paused already" }));
+        print(format_args!("{consumer}: {}", if changed { "pauses" } else { "is already paused" }));
     }
     Ok(Exit::Ok)
 }

@@ -43,7 +43,7 @@ impl Picked {
         let named = ids.len() as u64;
         if named == 0 && unseen > 0 && !self.is_all() {
             let text = format!(
-                "{unseen} of the messages in {at} were not looked at, and the filter may fit them: {UNSEEN}\n  \
+                "{unseen} of the messages in {at} were not inspected, and the filter may match them: {UNSEEN}\n  \
                  cure: try again later; of an ordered queue, pick those before them in their group as well"
             );
             return Some(Failure::new(Exit::Failed, text));
@@ -51,8 +51,8 @@ impl Picked {
         if met >= named {
             return None;
         }
-        let fits = if others == 0 { "" } else { " and fits the filter" };
-        let seen = if unseen == 0 { "" } else { " that was looked at" };
+        let fits = if others == 0 { "" } else { " and matches the filter" };
+        let seen = if unseen == 0 { "" } else { " that was inspected" };
         let text = match ids.first() {
             Some(id) if named == 1 => format!("no message in {at}{seen} has the id {id}{fits}"),
             _ => format!("{met} of the {named} messages that --id names are in {at}"),
@@ -61,7 +61,7 @@ impl Picked {
         let text = match unseen {
             0 => format!("{text}\n  cure: {list}"),
             _ => format!(
-                "{text}; {unseen} were not looked at: {UNSEEN}\n  \
+                "{text}; {unseen} were not inspected: {UNSEEN}\n  \
                  cure: {list}; of an ordered queue, pick those before it in its group as well"
             ),
         };
@@ -79,7 +79,7 @@ impl Picked {
         let text = match ids.first() {
             Some(id) if named == 1 => format!("the message {id} is not among those that {at} shows, and {told}"),
             Some(_) => format!("{at} shows {met} of the {named} messages that --id names, and {told}"),
-            None => format!("{told}, and the filter may fit them"),
+            None => format!("{told}, and the filter may match them"),
         };
         Some(Failure::new(Exit::Failed, format!("{text}\n  cure: {}", cure(looked))))
     }
@@ -125,7 +125,7 @@ const NAMED: usize = 12;
 
 /// Describes the messages that a peek could not inspect.
 fn not_looked_at(Looked { unseen, unfinished, .. }: &Looked, at: &Channel) -> String {
-    let text = format!("{unseen} of the messages in {at} could not be looked at");
+    let text = format!("{unseen} of the messages in {at} could not be inspected");
     if unfinished.is_empty() {
         return format!("{text}: they are delayed or in flight");
     }
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(said(&["7"], &[], 0).unwrap(), "no message in orders-dlq has the id 7");
         assert_eq!(
             said(&["7"], &["older:1s"], 0).unwrap(),
-            "no message in orders-dlq has the id 7 and fits the filter"
+            "no message in orders-dlq has the id 7 and matches the filter"
         );
         assert_eq!(said(&["7", "8"], &[], 1).unwrap(), "1 of the 2 messages that --id names are in orders-dlq");
         assert_eq!(said(&[], &["id=7", "older:1s"], 0), said(&["7"], &["older:1s"], 0));
@@ -193,14 +193,14 @@ mod tests {
         assert!(groups.starts_with("the message 7 is not among those that orders-dlq shows, and 3 of"), "{groups}");
         assert!(groups.contains("in the groups `g0`, `g1`, ") && groups.contains("`g11` and 2 more, or"), "{groups}");
         let flying = said(&[], &["older:1s"], 5, &looked(1, 0)).unwrap();
-        assert!(flying.contains("they are delayed or in flight, and the filter may fit them"), "{flying}");
+        assert!(flying.contains("they are delayed or in flight, and the filter may match them"), "{flying}");
         for (ids, filter, met, unseen) in
             [(&["7"][..], &[][..], 1, 3), (&[], &[], 0, 3), (&["7"], &[], 0, 0), (&[], &["older:1s"], 0, 0)]
         {
             assert_eq!(said(ids, filter, met, &looked(unseen, 1)), None, "{ids:?} {filter:?} {met} {unseen}");
         }
         let moves = |unseen| picked(&[], &["older:1s"]).unmet(5, unseen, &at).map(|failure| failure.message);
-        assert!(moves(2).unwrap().starts_with("2 of the messages in orders-dlq were not looked at"));
+        assert!(moves(2).unwrap().starts_with("2 of the messages in orders-dlq were not inspected"));
         assert!(moves(0).is_none() && picked(&[], &[]).unmet(5, 2, &at).is_none());
     }
 }

@@ -102,7 +102,7 @@ fn summary(report: &Report, stopped: bool, at: &Channel) -> String {
     }
     if not_looked_at > 0 {
         let why = if stopped { "" } else { " (delayed, or in flight)" };
-        text += &format!(", {not_looked_at} not looked at{why}");
+        text += &format!(", {not_looked_at} not inspected{why}");
     }
     text
 }
@@ -116,7 +116,7 @@ mod tests {
         let line = |report: Report, stopped| summary(&report, stopped, &"orders".parse().unwrap());
         let all = Report { moved: 2, failed: 4, not_looked_at: 5, ..Report::default() };
         assert_eq!(line(Report { moved: 1, ..Report::default() }, false), "1 message removed from orders");
-        let whole = "2 messages removed from orders, 4 failed, 5 not looked at";
+        let whole = "2 messages removed from orders, 4 failed, 5 not inspected";
         assert_eq!(line(all, false), format!("{whole} (delayed, or in flight)"));
         assert_eq!(line(all, true), format!("stopped: {whole}"));
     }

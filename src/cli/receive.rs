@@ -25,13 +25,13 @@ Examples:
 
 Prints a body per line, with control characters escaped and binary bodies in Base64; --json keeps every character. \
     Without --ack, the messages go back to the queue at the end; on SQS each receive counts as an attempt. With --ack, a \
-    message is removed once it is written and, in a pipe, read. A reader that goes away loses none; a kill repeats some. \
-    --ack is refused if standard output is closed. \
-    Exits with 1 if no message came, or if one could not be removed.";
+    message is removed once it is written and, in a pipe, read. If the reader goes away, no message is lost; if the \
+    command is killed, some are repeated. --ack is refused if standard output is closed. Exits with 1 if no message came, \
+    or if one could not be removed.";
 
 /// Error message for `--ack` if no one can read standard output.
-const UNSEEN: &str = "standard output is closed or cannot be written to: --ack would remove messages that nobody has \
-    seen\n  cure: open standard output; to remove messages unseen, use `hostler purge`";
+const UNSEEN: &str = "standard output is closed or cannot be written to: --ack would remove messages unread\n  \
+    cure: open standard output; to remove messages without reading them, use `hostler purge`";
 
 /// Receive messages and print their bodies
 #[derive(Debug, clap::Args)]
@@ -39,13 +39,13 @@ const UNSEEN: &str = "standard output is closed or cannot be written to: --ack w
 pub(super) struct Args {
     /// The channel to receive from
     channel: Channel,
-    /// Remove what is printed; an ordered queue needs it to go on in a group
+    /// Remove printed messages; without it, an ordered group shows only its first ones
     #[arg(long)]
     ack: bool,
     /// Receive at most N messages
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = super::source::count)]
     max: u64,
-    /// The longest wait for the first message
+    /// Maximum wait for the first message
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
     wait: Duration,
     /// Print a JSON object per line, with id, attempt and attributes

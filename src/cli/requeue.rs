@@ -155,7 +155,8 @@ async fn requeue(args: &Args, broker: &dyn Admin, (from, to): (Channel, Channel)
         Ended::Full => Err(Failure::new(
             Exit::Failed,
             format!(
-                "{MAX_HELD} messages stay, and no more can be kept aside; narrow it down by --max or another --filter"
+                "hold limit of {MAX_HELD} messages reached; the remaining messages stay in the queue: select fewer by --max \
+                 or another --filter"
             ),
         )),
         Ended::Done | Ended::Stopped if report.failed + report.doubled > 0 => Ok(Exit::Failed),
@@ -208,7 +209,7 @@ fn summary(report: &Report, stopped: bool, dry_run: bool, from: &Channel, to: &C
         text += &format!(", {failed} failed");
     }
     if *not_looked_at > 0 {
-        text += &format!(", {not_looked_at} not looked at");
+        text += &format!(", {not_looked_at} not inspected");
     }
     text
 }
@@ -249,7 +250,7 @@ mod tests {
         let all = Report { moved: 25, left: 3, failed: 2, not_looked_at: 7, doubled: 0 };
         let one = Report { moved: 1, ..Report::default() };
         assert_eq!(line(one, false, false), "1 message moved from orders-dlq to orders");
-        let whole = "25 messages moved from orders-dlq to orders, 3 left (did not match), 2 failed, 7 not looked at";
+        let whole = "25 messages moved from orders-dlq to orders, 3 left (did not match), 2 failed, 7 not inspected";
         assert_eq!(line(all, false, false), whole);
         assert_eq!(line(all, true, false), format!("stopped: {whole}"));
         let dry = Report { moved: 0, left: 3, ..Report::default() };

@@ -35,8 +35,8 @@ Examples:
   hostler send orders --lines --file orders.jsonl
 
 Prints the message's id once it is durably in the queue. A message to <exchange>.<queue> goes to every subscribed \
-    queue whose filter passes its routing key. With --lines, Ctrl-C finishes the lines under way, prints how many were \
-    sent, and exits with 1.";
+    queue whose filter passes its routing key. With --lines, Ctrl-C finishes the current batch, prints the number of \
+    sent lines, and exits with 1.";
 
 /// Send a message, or one per line of the input
 #[derive(Debug, clap::Args)]
@@ -219,7 +219,7 @@ fn describe(unsent: &[(u64, SendError)], last: u64) -> String {
     let named = unsent.iter().take(NAMED).map(|(line, error)| format!("line {line} was not sent: {error}"));
     let more = unsent.len().saturating_sub(NAMED);
     let more = (more > 0).then(|| format!("and {more} more"));
-    let behind = format!("nothing behind line {last} was tried");
+    let behind = format!("no line after line {last} was tried");
     named.chain(more).chain([behind]).collect::<Vec<_>>().join("\n  ")
 }
 
@@ -260,10 +260,10 @@ mod tests {
     fn lines_that_were_not_sent_are_named_up_to_ten() {
         let unsent = |count: u64| (1..=count).map(|n| (2 * n, QueueError::Refused("no".into()).into()));
         let said = |count| describe(&unsent(count).collect::<Vec<_>>(), 40);
-        assert_eq!(said(1), "line 2 was not sent: no\n  nothing behind line 40 was tried");
+        assert_eq!(said(1), "line 2 was not sent: no\n  no line after line 40 was tried");
         let lines: Vec<_> = (1..=10).map(|n| format!("line {} was not sent: no", 2 * n)).collect();
         let lines = lines.join("\n  ");
-        assert_eq!(said(10), format!("{lines}\n  nothing behind line 40 was tried"));
-        assert_eq!(said(12), format!("{lines}\n  and 2 more\n  nothing behind line 40 was tried"));
+        assert_eq!(said(10), format!("{lines}\n  no line after line 40 was tried"));
+        assert_eq!(said(12), format!("{lines}\n  and 2 more\n  no line after line 40 was tried"));
     }
 }

@@ -116,7 +116,7 @@ fn cannot_read(name: &str, error: &io::Error) -> Failure {
 
 /// Parses a number of messages. The number must be at least 1.
 pub(super) fn count(text: &str) -> std::result::Result<u64, &'static str> {
-    text.parse().ok().filter(|count| *count > 0).ok_or("write a whole number from 1 up")
+    text.parse().ok().filter(|count| *count > 0).ok_or("write a whole number of at least 1")
 }
 
 /// Parses `name=value`, for `--attr`.

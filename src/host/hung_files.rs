@@ -54,7 +54,7 @@ async fn watch_one(consumer: String, runtime: Handle, threads: usize) {
             tracing::warn!(
                 consumer,
                 threads,
-                cure = "find what hangs in its allow.dirs (a FIFO that nobody writes to, a network file system that does not \
+                cure = "find what hangs in its allow.dirs (a FIFO without a writer, a network file system that does not \
                         answer), remove it, and restart hostler",
                 "file operations of guests hang and occupy all threads for files; messages that need files time out"
             );

@@ -143,8 +143,7 @@ fn a_protocol_that_is_not_spoken_is_passed_over_by_name() {
     let mut host = start_with(&world, &[("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json")]);
     host.settled(DELIVERIES);
     assert_eq!(host.stop(), 0);
-    let expected =
-        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: `http/json` is passed over: it has to be one of http/protobuf, grpc";
+    let expected = "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: `http/json` is ignored: it must be one of http/protobuf, grpc";
     assert!(host.lines().iter().any(|line| line["level"] == "WARN" && line["message"] == expected));
     assert_eq!(count(&settled(&collector), "ack"), 90.0);
     assert!(collector.requests().iter().all(|request| request["over"] == "http"));

@@ -148,7 +148,7 @@ fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
     })?;
     let text = text.recv_timeout(patience).unwrap_or_else(|_| {
         let text =
-            format!("it is a pipe, and nobody wrote a whole configuration to it within {} s", patience.as_secs());
+            format!("it is a pipe, and no whole configuration was written to it within {} s", patience.as_secs());
         Err(io::Error::new(ErrorKind::TimedOut, text))
     });
     if text.is_ok() {

@@ -61,9 +61,9 @@ fn named(path: &str, name: &str) -> Vec<String> {
 pub(super) fn known(table: &str) -> String {
     match names(table).as_slice() {
         ["*"] if matches!(keys::child(table, "*"), Node::Key(_)) => {
-            "it holds names of your own, each with a text".to_owned()
+            "it holds names of your choice, each with a text".to_owned()
         }
-        ["*"] => "it holds one table for each name of your own".to_owned(),
+        ["*"] => "it holds one table for each name of your choice".to_owned(),
         names => format!("keys here: {}", names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")),
     }
 }

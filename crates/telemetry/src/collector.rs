@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(read("", "GRPC"), (Protocol::Grpc, Vec::new()));
         let (protocol, warnings) = read("http/json", "grpc");
         assert_eq!(protocol, Protocol::Grpc);
-        assert_eq!(warnings, ["OWN: `http/json` is passed over: it has to be one of http/protobuf, grpc"]);
+        assert_eq!(warnings, ["OWN: `http/json` is ignored: it must be one of http/protobuf, grpc"]);
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
 
     /// Records a warning that the value of a variable is ignored. `wanted` describes the valid values.
     pub(super) fn wrong(&mut self, name: &str, value: &str, wanted: &str) {
-        self.warnings.push(format!("{name}: `{value}` is passed over: it has to be {wanted}"));
+        self.warnings.push(format!("{name}: `{value}` is ignored: it must be {wanted}"));
     }
 
     /// Returns the warnings, for the log.

@@ -189,7 +189,7 @@ fn recognise_component(source: &Source, component: &Component) -> Result<Kind, L
     for (_, interface) in CONTRACTS {
         if let Some(other) = names.iter().find(|name| is_another(name, interface)) {
             let Interface { name, version, wit } = interface;
-            let what = format!("it exports `{other}`, which this hostler does not speak");
+            let what = format!("it exports `{other}`, which this hostler does not support");
             return Err(LoadError::new(source, what, format!("build it against {wit} ({name}@{version})")));
         }
     }

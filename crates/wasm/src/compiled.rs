@@ -48,7 +48,7 @@ const PREFIX: u64 = 12;
 const MAX_HEADER: u64 = 4 * 1024;
 
 /// Suggested fix for any fault in a compiled file.
-const CURE: &str = "make it again with `hostler compile` of the version that runs it";
+const CURE: &str = "compile it again with `hostler compile` of the version that runs it";
 
 /// Suggested fix for compiled code that was fetched without a pin.
 const PIN: &str = "pin it: by the key sha256, or by @sha256:… in an oci:// reference; or name the .wasm file";
@@ -345,7 +345,9 @@ impl<'a> File<'a> {
         let prefix = contents.read(0..PREFIX).map_err(short)?;
         let format = prefix.get(NAME.len()).copied().unwrap_or_default();
         if format != FORMAT {
-            return Err(format!("the compiled file is damaged, or of another hostler: its format is {format}"));
+            return Err(format!(
+                "the compiled file is damaged, or from another version of hostler: its format is {format}"
+            ));
         }
         let length = prefix.last_chunk::<4>().map_or(u64::MAX, |length| u32::from_le_bytes(*length).into());
         if length > MAX_HEADER {

@@ -37,7 +37,7 @@ pub(super) fn componentized<'a>(
     encoded.map(Cow::Owned).map_err(|error| {
         LoadError::new(
             source,
-            format!("it is a core module that cannot be made the component which it says it is: {error:#}"),
+            format!("it is a core module that cannot be converted into the component that it describes: {error:#}"),
             "build it for wasm32-wasip2, or for wasm32-unknown-unknown if it needs no WASI",
         )
     })

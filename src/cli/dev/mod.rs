@@ -48,7 +48,7 @@ Runs dev.build of the config, and then the consumers as `run` does, with an embe
     each line of standard input as a message and prints its outcome. A change below dev.watch starts a new build, which \
     then replaces the host. If a build fails, the old host keeps running. Ctrl-C ends the host and removes the queue.";
 
-/// Build and run a handler, again on each change
+/// Build and run a handler; rebuild on each change
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -267,7 +267,7 @@ impl Session {
                 None
             }
             Report::Interrupted => {
-                say("hostler: ending; again ends it at once");
+                say("hostler: ending; press Ctrl-C again to end at once");
                 Some(Event::Interrupted)
             }
         }

@@ -20,9 +20,9 @@ Examples:
   hostler new order-mails --lang rust
 
 Creates the folder NAME here, with a config and a Dockerfile; an existing folder must be empty. If a file cannot be \
-    written, nothing stays.";
+    written, all others are removed again.";
 
-/// Create a handler project that builds and has a test
+/// Create a handler project, with a test and a Dockerfile
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {

@@ -237,7 +237,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, title: &Title<'_>, rows: &[Row], histo
     let mut data: Vec<u64> = newest.copied().collect();
     data.reverse();
     let last = data.last().map_or(0.0, |micros| *micros as f64 / 1e6);
-    let block = heading(format!("highest p99 of a consumer at each look: {} now", took(Some(last))));
+    let block = heading(format!("highest p99 of a consumer at each refresh: {} now", took(Some(last))));
     frame.render_widget(Sparkline::default().data(data).block(block).style(Style::new().fg(Color::Cyan)), line);
 }
 
@@ -437,7 +437,7 @@ mod tests {
             "MSG/S",
             " last failures ─",
             " outcomes since the start ─",
-            " highest p99 of a consumer at each look: 250ms now ─",
+            " highest p99 of a consumer at each refresh: 250ms now ─",
             "█",
         ];
         let lines = order.map(|text| at(&screen, text));

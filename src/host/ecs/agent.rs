@@ -47,7 +47,7 @@ pub(super) enum Fault {
         message: String,
     },
     /// The answer does not match the documentation.
-    #[error("an answer with status {status} that is not understood: {start}")]
+    #[error("unexpected response with status {status}: {start}")]
     Unreadable {
         /// HTTP status of the answer.
         status: u16,

@@ -148,7 +148,7 @@ impl Hardening {
         Err(Failure::new(
             Exit::Internal,
             format!(
-                "host.hardening = \"require\" cannot be kept: {missing}\n  cure: {cures}, or set host.hardening = \"auto\""
+                "host.hardening = \"require\" cannot be satisfied: {missing}\n  cure: {cures}, or set host.hardening = \"auto\""
             ),
         ))
     }

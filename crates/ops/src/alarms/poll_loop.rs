@@ -56,7 +56,7 @@ pub async fn look(inventory: &dyn Inventory, threshold: u64) -> Result<Seen, Que
     if let (true, Some(first)) = (listing.found.is_empty(), listing.unread.first()) {
         let count = listing.unread.len();
         let Unread { name, reason, denied } = first;
-        let text = format!("none of {count} queues can be looked at: {name}: {reason}");
+        let text = format!("none of {count} queues can be checked: {name}: {reason}");
         return Err(match denied {
             true => {
                 QueueError::Refused(format!("{text} (`hostler iam --with-alarms` prints the policy that is needed)"))
@@ -224,7 +224,7 @@ mod tests {
     async fn looks_that_fail_do_not_end_the_rounds() {
         let fault = || Err(QueueError::Unavailable("no network".into()));
         let (told, _, failed) = heard(vec![Ok(10), fault(), fault(), fault(), Ok(10)], vec![]).await;
-        let expected = ["queue alarms: 1 new", "the queues cannot be looked at", "the queues can be looked at again"];
+        let expected = ["queue alarms: 1 new", "the queues cannot be checked", "the queues can be checked again"];
         assert_eq!((told, failed), (expected.map(str::to_owned).into(), 3));
     }
 }

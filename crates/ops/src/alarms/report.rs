@@ -16,7 +16,7 @@ pub fn notice(delta: &AlarmDelta, unread: &[Unread], at: SystemTime) -> Notice {
     if let Some(PollHealth::Lost(reason)) = &delta.sight {
         lines.push(reason.clone());
     }
-    lines.extend(unread.iter().map(|unread| format!("not looked at: {}: {}", unread.name, unread.reason)));
+    lines.extend(unread.iter().map(|unread| format!("not checked: {}: {}", unread.name, unread.reason)));
     let hidden: Vec<_> =
         unread.iter().map(|Unread { name, reason, .. }| json!({"name": name, "reason": reason})).collect();
     let blind = match &delta.sight {
@@ -53,15 +53,15 @@ fn summary(delta: &AlarmDelta) -> String {
         changes.iter().filter(|(_, count)| *count > 0).map(|(word, count)| format!("{count} {word}")).collect();
     let mut parts = Vec::new();
     match &delta.sight {
-        Some(PollHealth::Lost(_)) => parts.push("the queues cannot be looked at".to_owned()),
-        Some(PollHealth::Regained) => parts.push("the queues can be looked at again".to_owned()),
+        Some(PollHealth::Lost(_)) => parts.push("the queues cannot be checked".to_owned()),
+        Some(PollHealth::Regained) => parts.push("the queues can be checked again".to_owned()),
         None => {}
     }
     if !changes.is_empty() {
         parts.push(format!("queue alarms: {}", changes.join(", ")));
     }
     if !delta.denied.is_empty() {
-        parts.push(format!("{} more may not be looked at", delta.denied.len()));
+        parts.push(format!("{} more may not be checked", delta.denied.len()));
     }
     let flag = if is_critical(delta) { "CRITICAL: " } else { "" };
     format!("{flag}{}", parts.join("; "))
@@ -111,13 +111,13 @@ mod tests {
         };
         let at = SystemTime::UNIX_EPOCH;
         let said = notice(&delta, &[denied], at);
-        assert_eq!(said.summary, "CRITICAL: queue alarms: 1 new, 1 resolved; 1 more may not be looked at");
+        assert_eq!(said.summary, "CRITICAL: queue alarms: 1 new, 1 resolved; 1 more may not be checked");
         assert_eq!(
             said.lines,
             [
                 "CRITICAL new: p-orders-dlq: 1 message (dead-letter queue, alarm from 1 on, consumer orders)",
                 "resolved: p-mails: 0 messages (queue, alarm from 1 on, consumer orders)",
-                "not looked at: p-secret: ListQueueTags is denied",
+                "not checked: p-secret: ListQueueTags is denied",
             ]
         );
         let change = json!({
@@ -136,7 +136,7 @@ mod tests {
         let lost =
             AlarmDelta { sight: Some(PollHealth::Lost("ListQueues: no network".into())), ..AlarmDelta::default() };
         let said = notice(&lost, &[], SystemTime::UNIX_EPOCH);
-        assert_eq!(said.text(), "the queues cannot be looked at\nListQueues: no network");
+        assert_eq!(said.text(), "the queues cannot be checked\nListQueues: no network");
         assert_eq!(said.document["blind"], "ListQueues: no network");
     }
 }

@@ -56,7 +56,7 @@ pub fn notice(survey: &Survey, done: Option<&Done>, at: SystemTime) -> Notice {
     }
     let queues = survey.queues.iter().filter(|finding| is_odd(finding)).map(|finding| queue_line(finding, done));
     let topics = survey.topics.iter().filter(|topic| topic.inactive).map(topic_line);
-    let unread = survey.unread.iter().map(|unread| format!("not looked at: {}: {}", unread.name, unread.reason));
+    let unread = survey.unread.iter().map(|unread| format!("not inspected: {}: {}", unread.name, unread.reason));
     let failed =
         done.into_iter().flat_map(|done| &done.failed).map(|(name, why)| format!("not removed: {name}: {why}"));
     Notice { summary, lines: failed.chain(queues).chain(topics).chain(unread).collect(), document }
@@ -114,7 +114,7 @@ fn summary(survey: &Survey, done: Option<&Done>) -> String {
         parts.push(format!("{} beyond the age limit", plural(stored.bodies.len(), "stored body", "stored bodies")));
     }
     if !survey.unread.is_empty() {
-        parts.push(format!("{} not looked at", survey.unread.len()));
+        parts.push(format!("{} not inspected", survey.unread.len()));
     }
     let of = plural(survey.queues.len(), "queue", "queues");
     if parts.is_empty() { format!("{of}, nothing to clean") } else { format!("of {of}: {}", parts.join(", ")) }
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(
             said.summary,
             "of 4 queues: 2 queues deletable, 1 queue no consumers, 1 topic inactive, 2 stored bodies beyond the age \
-             limit, 1 not looked at"
+             limit, 1 not inspected"
         );
         assert_eq!(
             said.lines,
@@ -174,7 +174,7 @@ mod tests {
                 "deletable: queue p-named (2 messages, named by this config, owner shop)",
                 "no consumers: queue p-lone (2 messages, owner shop)",
                 "inactive: topic p-news",
-                "not looked at: p-secret: denied",
+                "not inspected: p-secret: denied",
             ]
         );
         assert_eq!((&said.document["kind"], &said.document["applied"]), (&json!("clean"), &json!(false)));

@@ -86,7 +86,7 @@ fn differing(title: &str, settings: &[Setting], resource: &Resource, account: &A
             VISIBILITY_TIMEOUT => " (each receive asks for the lease that it wants)",
             REDRIVE_POLICY => redrive_consequence(&setting.value, resource.get(REDRIVE_POLICY)),
             "RawMessageDelivery" => " (messages come wrapped in JSON of SNS)",
-            "FilterPolicy" | "FilterPolicyScope" => " (other messages arrive than the config says)",
+            "FilterPolicy" | "FilterPolicyScope" => " (not the messages that the config says arrive)",
             _ => "",
         };
         Some(warning(format!("{title}: {} is {seen}, not {wanted}{consequence}", setting.label), PROVISION))
@@ -99,7 +99,7 @@ fn differing(title: &str, settings: &[Setting], resource: &Resource, account: &A
 fn redrive_consequence(wanted: &Value, seen: Option<&str>) -> &'static str {
     let Value::Redrive(Some(Redrive { after: Some(wanted), .. })) = wanted else { return "" };
     match seen.and_then(SeenRedrive::read).and_then(|seen| seen.after) {
-        None => " (a message that takes the host down comes back for ever)",
+        None => " (a message that takes the host down is redelivered forever)",
         Some(seen) if seen < *wanted => " (messages are dead-lettered before the consumer has given up on them)",
         Some(_) => "",
     }
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(fault(&redrive(5)), "nothing");
         assert!(fault(&redrive(4)).ends_with("(messages are dead-lettered before the consumer has given up on them)"));
         assert!(fault(&redrive(6)).ends_with("not to t-thumbnails-dlq after 5 receives"));
-        assert!(fault("").ends_with("(a message that takes the host down comes back for ever)"));
+        assert!(fault("").ends_with("(a message that takes the host down is redelivered forever)"));
         assert!(!found(|seen| seen.queue.set(REDRIVE_POLICY, "")).1);
     }
 

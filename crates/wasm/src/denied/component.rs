@@ -66,7 +66,7 @@ where
 {
     before(linker, interface, &[function], |instance| {
         instance.func_wrap(function, move |host: Host<'_>, _: P| {
-            let cure = "handlers have no sockets; HTTP they have: see the consumer's allow.http";
+            let cure = "handlers have no sockets; for HTTP, see the consumer's allow.http";
             host.data().scope.denials.tell(what, cure);
             Ok((Err::<T, _>(error),))
         })

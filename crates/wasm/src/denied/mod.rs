@@ -33,6 +33,6 @@ fn no_folders(told: &Once, denials: &Denials) {
     told.call_once(|| {
         let cure = "if it needs files, grant their folder in the consumer's allow.dirs";
         let consumer = denials.consumer();
-        tracing::info!(consumer, cure, "the handler looks for folders, and none is granted");
+        tracing::info!(consumer, cure, "the handler asks for folders, but none is granted");
     });
 }

@@ -78,7 +78,7 @@ pub struct FetchError {
 impl FetchError {
     fn new(reference: &Reference, fault: Fault) -> Self {
         let (what, cure, passing) = match fault {
-            Fault::Passing(what) => (what, "see that it can be reached from here, then start again", true),
+            Fault::Passing(what) => (what, "make sure that it can be reached from here, then start again", true),
             Fault::Lasting(what, cure) => (what, cure, false),
         };
         Self { reference: reference.to_string(), what, cure, passing }
@@ -157,7 +157,7 @@ fn check_pin(bytes: &Bytes, pin: Option<&[u8; 32]>) -> Result<(), Fault> {
     match pin {
         Some(pin) if found != *pin => Err(Fault::Lasting(
             format!("its SHA-256 is {}, but the config pins {}", hex(&found), hex(pin)),
-            "upload the file that was meant, or set sha256 to the new one's",
+            "upload the intended file, or set sha256 to the digest of the new one",
         )),
         _ => Ok(()),
     }
@@ -191,7 +191,7 @@ impl Bounded {
 
 fn too_large(limit: u64) -> Fault {
     Fault::Lasting(
-        format!("it has more than the {} that are taken of it", bytesize::ByteSize(limit)),
+        format!("it has more than the {} that hostler accepts", bytesize::ByteSize(limit)),
         "name a smaller handler",
     )
 }

@@ -112,7 +112,7 @@ impl<'a> Artifact<'a> {
         let found = sha256(&bytes);
         if found != *digest {
             let what = format!("the registry sent sha256:{} instead of sha256:{}", hex(&found), hex(digest));
-            return Err(Fault::Lasting(what, "see who changed it: a digest never fits other bytes"));
+            return Err(Fault::Lasting(what, "find out who changed it: a digest matches only the original bytes"));
         }
         if let Some(cache) = self.cache {
             cache.put_blob(digest, &bytes);
@@ -150,7 +150,7 @@ impl<'a> Artifact<'a> {
         let header = match (challenge, login) {
             (Some(Challenge::Bearer { realm, service }), login) => {
                 let bad =
-                    |_| Fault::Lasting("the registry names no valid address for tokens".into(), "tell its operator");
+                    |_| Fault::Lasting("the registry names no valid address for tokens".into(), "contact its operator");
                 let mut url = Url::parse(&realm).map_err(bad)?;
                 let scope = format!("repository:{}:pull", self.base.split_once("/v2/").map_or("", |(_, name)| name));
                 url.query_pairs_mut().append_pair("scope", &scope);
@@ -172,7 +172,7 @@ impl<'a> Artifact<'a> {
             _ => return Ok(None),
         };
         let mut header = HeaderValue::try_from(header)
-            .map_err(|_| Fault::Lasting("the registry gave no valid token".into(), "tell its operator"))?;
+            .map_err(|_| Fault::Lasting("the registry gave no valid token".into(), "contact its operator"))?;
         header.set_sensitive(true);
         Ok(Some(header))
     }
@@ -184,7 +184,7 @@ async fn token(response: Response) -> Result<String, Fault> {
     }
     let answer: Value = serde_json::from_slice(&body(response, MAX_MANIFEST).await?).unwrap_or_default();
     let token = ["token", "access_token"].iter().find_map(|name| answer.get(name)?.as_str());
-    token.map(str::to_owned).ok_or_else(|| Fault::Lasting("the registry gave no token".into(), "tell its operator"))
+    token.map(str::to_owned).ok_or_else(|| Fault::Lasting("the registry gave no token".into(), "contact its operator"))
 }
 
 async fn send(request: RequestBuilder) -> Result<Response, Fault> {
@@ -223,8 +223,8 @@ async fn refusal(who: &str, response: Response) -> Fault {
             what,
             "give hostler a config.json with `auths` for this registry (DOCKER_CONFIG names its folder), or make it public",
         ),
-        404 => Fault::Lasting(what, "push it, or name the repository and tag that are there"),
-        _ => Fault::Lasting(what, "name a repository and tag that are there"),
+        404 => Fault::Lasting(what, "push it, or name a repository and tag that exist"),
+        _ => Fault::Lasting(what, "name a repository and tag that exist"),
     }
 }
 

@@ -123,12 +123,12 @@ fn fault(error: &SdkError<GetObjectError>) -> Fault {
     match status {
         408 | 429 | 500.. => Fault::Passing(text),
         _ if PASSING.contains(&code) => Fault::Passing(text),
-        404 => Fault::Lasting(text, "upload it, or name the bucket and key that are there"),
+        404 => Fault::Lasting(text, "upload it, or name a bucket and key that exist"),
         401 | 403 => Fault::Lasting(
             text,
             "allow hostler's role s3:GetObject on it (without s3:ListBucket, a missing object is denied too)",
         ),
         301 | 307 => Fault::Lasting(text, "set queue.sqs.region or AWS_REGION to the bucket's"),
-        _ => Fault::Lasting(text, "name a bucket and key that are there, and credentials that may read them"),
+        _ => Fault::Lasting(text, "name a bucket and key that exist, and credentials that may read them"),
     }
 }

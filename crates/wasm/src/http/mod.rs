@@ -153,7 +153,7 @@ fn reachable(name: &str, mut found: Vec<SocketAddr>, networks: &[IpNet]) -> Resu
 
 /// The error for a granted name that resolves only to addresses that guests may not reach.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` leads to {address}, which is not public")]
+#[error("`{name}` resolves to {address}, which is not public")]
 struct Prohibited {
     name: String,
     address: std::net::IpAddr,
@@ -254,7 +254,7 @@ mod tests {
         };
         assert_eq!(found("x.example", &["127.0.0.1", "1.1.1.1"], &[]), Ok(vec![at("1.1.1.1")]));
         let refused = found("x.example", &["169.254.170.2", "::1"], &[]).unwrap_err();
-        assert_eq!(refused.to_string(), "`x.example` leads to 169.254.170.2, which is not public");
+        assert_eq!(refused.to_string(), "`x.example` resolves to 169.254.170.2, which is not public");
         assert_eq!(found("x.example", &["10.0.0.7"], &["10.0.0.0/24"]), Ok(vec![at("10.0.0.7")]));
         assert_eq!(found("localhost", &["127.0.0.1", "10.0.0.1"], &[]), Ok(vec![at("127.0.0.1")]));
         assert!(found("a.localhost.example", &["127.0.0.1"], &[]).is_err());

@@ -72,7 +72,7 @@ impl Lines {
         }
         let dropped = self.writer.try_send(Minute { lines, written }).is_err();
         if dropped && !self.dropping {
-            tracing::warn!("metrics for CloudWatch are dropped: standard output is closed, or nobody reads it");
+            tracing::warn!("metrics for CloudWatch are dropped: standard output is closed, or not read");
         }
         self.dropping = dropped;
     }
