@@ -81,13 +81,12 @@ pub struct Consumer {
 /// `[consumers.NAME.retry]`: the escalation of failed attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// Number of first attempts at a message after whose failure the message is released with a delay of
-    /// `requeue_delay`: 0 to 100.
+    /// Number of first attempts. If one of them fails, the message is released for `requeue_delay`. 0 to 100.
     pub requeues: u32,
     /// Delay after each of the first `requeues` failed attempts: at most 12 h (SQS limit for hiding a message).
     pub requeue_delay: Duration,
-    /// Number of further attempts after whose failure the message is released with an increasing delay: 0 to 100. If
-    /// the next attempt fails too, the message is dead-lettered.
+    /// Number of further attempts. If one of them fails, the message is released for an increasing delay. 0 to 100. If the
+    /// next attempt fails too, the message is dead-lettered.
     pub delays: u32,
     /// First of the increasing delays, before jitter. Each further delay is twice the previous one. At most
     /// `max_delay`.

@@ -177,8 +177,8 @@ impl Bounds {
     }
 }
 
-/// A handle that stops a guest. [`Self::ask`] requests the guest to end before its deadline, and [`Self::force`] stops
-/// the guest. Clones of a handle stop the same guest.
+/// A handle that stops a guest. [`Self::ask`] asks the guest to end before its deadline, and [`Self::force`] stops the
+/// guest. Clones of a handle stop the same guest.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<Asked>);
 
@@ -189,7 +189,7 @@ struct Asked {
 }
 
 impl Stop {
-    /// Requests the guest to end: makes `context.should-stop` return `true`.
+    /// Asks the guest to end: makes `context.should-stop` return `true`.
     pub fn ask(&self) {
         self.0.asked.store(true, Ordering::Relaxed);
     }
@@ -200,7 +200,7 @@ impl Stop {
         self.0.forced.cancel();
     }
 
-    /// Returns `true` once the guest has been requested to end before its deadline.
+    /// Returns `true` once the guest has been asked to end before its deadline.
     pub fn is_asked(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
     }
