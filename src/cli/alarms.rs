@@ -65,10 +65,8 @@ pub(super) fn run(args: &Args) -> Result {
         say("hostler: warning: nobody is notified: add --webhook to send to alarms.webhook");
     }
     block_on(async {
-        let notifier: Option<Box<dyn Notifier>> = match args.dry_run {
-            true => Some(Box::new(args.notify.dry_run())),
-            false => args.notify.notifier(&config).await?,
-        };
+        let notifier: Option<Box<dyn Notifier>> =
+            if args.dry_run { Some(Box::new(args.notify.dry_run())) } else { args.notify.notifier(&config).await? };
         note_if_new(&config);
         let inventory = host::driver(&config).inventory(&config).await?;
         match args.every {

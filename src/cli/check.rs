@@ -130,9 +130,10 @@ async fn check_queues(config: &Config) -> Result<()> {
             faulty += 1;
             continue;
         }
-        let dead_letters = match consumer.dead_letter {
-            true => format!(", dead letters to {}", consumer.channel.dead_letter_queue()),
-            false => ", no dead-letter queue".into(),
+        let dead_letters = if consumer.dead_letter {
+            format!(", dead letters to {}", consumer.channel.dead_letter_queue())
+        } else {
+            ", no dead-letter queue".into()
         };
         print(format!("queue     ok  {}: {}{dead_letters}", consumer.name, consumer.channel));
     }

@@ -83,9 +83,10 @@ pub(super) fn run(args: &Args) -> Result {
             () = stopped_looking(args, &stop) => return Ok(Exit::Failed),
         };
         let notice = clean::notice(&survey, done.as_ref(), SystemTime::now());
-        match args.json {
-            true => print(pretty_json(&clean::document(&survey, done.as_ref()))?),
-            false => print(for_people(&survey, done.as_ref(), &notice.summary)),
+        if args.json {
+            print(pretty_json(&clean::document(&survey, done.as_ref()))?)
+        } else {
+            print(for_people(&survey, done.as_ref(), &notice.summary))
         }
         let blind = no_record(&survey);
         if blind {
@@ -110,10 +111,7 @@ pub(super) fn run(args: &Args) -> Result {
 /// Without --apply, resolves when a signal cancels `stop`. With --apply, never resolves, because the removal itself watches
 /// `stop` and finishes its current call to the service.
 async fn stopped_looking(args: &Args, stop: &CancellationToken) {
-    match args.apply {
-        false => stop.cancelled().await,
-        true => std::future::pending().await,
-    }
+    if args.apply { std::future::pending().await } else { stop.cancelled().await }
 }
 
 /// Surveys all queues, topics and stored bodies. With --apply, surveys them again after a pause, and removes everything that

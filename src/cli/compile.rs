@@ -42,9 +42,10 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result {
     handler::compile_with(Threads::of(&Machine::measure(), 1).compiling);
     telemetry::show_warnings();
-    let source = match Reference::is_meant_by(&args.handler) {
-        true => block_on(host::fetch(&args.handler, None, None))?,
-        false => Source::from(Path::new(&args.handler)),
+    let source = if Reference::is_meant_by(&args.handler) {
+        block_on(host::fetch(&args.handler, None, None))?
+    } else {
+        Source::from(Path::new(&args.handler))
     };
     let recipe = Recipe { target: args.target.as_deref(), baseline: args.cpu_baseline, with_source: !args.no_source };
     let compiled = handler::compile(&source, recipe).map_err(|error| {

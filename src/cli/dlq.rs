@@ -166,9 +166,10 @@ fn show(args: &ShowArgs) -> Result {
         Failure::new(Exit::Failed, text)
     })?;
     let found = if args.body { found } else { found.without_body() };
-    match args.json {
-        true => print(pretty_json(&found)?),
-        false => print(found.page()),
+    if args.json {
+        print(pretty_json(&found)?)
+    } else {
+        print(found.page())
     }
     Ok(Exit::Ok)
 }
@@ -223,9 +224,10 @@ fn remove(args: &DropArgs) -> Result {
         let broker = super::connect(&config).await?;
         dropped(&*broker, order, &stop).await
     })?;
-    print(match args.json {
-        true => counts(&report, ended == Ended::Stopped),
-        false => summary(&report, ended == Ended::Stopped, &from),
+    print(if args.json {
+        counts(&report, ended == Ended::Stopped)
+    } else {
+        summary(&report, ended == Ended::Stopped, &from)
     });
     let stopped = ended == Ended::Stopped;
     ended_well(ended)?;

@@ -133,11 +133,10 @@ pub(super) fn run(args: &Args) -> Result {
         // shown as standard output.
         captured.stdout = std::mem::take(&mut captured.reply);
     }
-    match args.json {
-        true => {
-            print(json(&answer(&outcome, took, &captured))?);
-        }
-        false => for_people(&outcome, took, &captured, &loaded.summary),
+    if args.json {
+        print(json(&answer(&outcome, took, &captured))?);
+    } else {
+        for_people(&outcome, took, &captured, &loaded.summary)
     }
     Ok(if success { Exit::Ok } else { Exit::Failed })
 }

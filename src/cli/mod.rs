@@ -155,9 +155,10 @@ fn warn_of_variables() {
 fn parse<T: Parser>() -> T {
     T::try_parse().unwrap_or_else(|error| {
         let text = error.render().to_string();
-        match error.use_stderr() {
-            true => say(text.trim_end_matches('\n')),
-            false => print(text.trim_end_matches('\n')),
+        if error.use_stderr() {
+            say(text.trim_end_matches('\n'))
+        } else {
+            print(text.trim_end_matches('\n'))
         }
         std::process::exit(error.exit_code())
     })

@@ -140,9 +140,10 @@ fn not_looked_at(Looked { unseen, unfinished, .. }: &Looked, at: &Channel) -> St
 }
 
 fn cure(looked: &Looked) -> &'static str {
-    match looked.unfinished.is_empty() {
-        true => "try again once they are visible",
-        false => "requeue or drop those before them in their group, and look again",
+    if looked.unfinished.is_empty() {
+        "try again once they are visible"
+    } else {
+        "requeue or drop those before them in their group, and look again"
     }
 }
 

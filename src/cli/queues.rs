@@ -52,9 +52,10 @@ struct Row {
 pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let Counted { rows, faults } = block_on(counted(args, &config))?;
-    match args.json {
-        true => print(pretty_json(&rows)?),
-        false => print(for_people(&rows)),
+    if args.json {
+        print(pretty_json(&rows)?)
+    } else {
+        print(for_people(&rows))
     }
     for fault in &faults {
         say(format_args!("hostler: {fault}"));
@@ -71,10 +72,7 @@ struct Counted {
 async fn counted(args: &Args, config: &Config) -> Result<Counted> {
     note_if_new(config);
     let broker = super::connect_to_look(config).await?;
-    let channels = match args.channels.is_empty() {
-        true => all(config, &*broker).await?,
-        false => args.channels.clone(),
-    };
+    let channels = if args.channels.is_empty() { all(config, &*broker).await? } else { args.channels.clone() };
     let depths = broker.each_depth(&channels).await?;
     // A channel of the config may have no queue before the first run. Any other missing name is probably a typing error.
     let is_missing = |depth: &std::result::Result<Depth, QueueError>| depth.as_ref().is_ok_and(|depth| depth.missing);
@@ -88,9 +86,10 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
         has_exchange(&*broker, config, channel).await?;
     }
     let missing = channels.iter().zip(&depths).filter(|(_, depth)| is_missing(depth)).map(|(channel, _)| channel);
-    let topics = match args.channels.is_empty() {
-        true => exchanges_among(&*broker, config, missing.cloned().collect()).await,
-        false => Vec::new(),
+    let topics = if args.channels.is_empty() {
+        exchanges_among(&*broker, config, missing.cloned().collect()).await
+    } else {
+        Vec::new()
     };
     let (channels, depths): (Vec<_>, Vec<_>) =
         channels.into_iter().zip(depths).filter(|(channel, _)| !topics.contains(channel)).unzip();
@@ -117,12 +116,13 @@ async fn has_exchange(
         },
     };
     let queue = channel.queue();
-    match feeds {
-        true => Ok(()),
-        false => Err(QueueError::Refused(format!(
+    if feeds {
+        Ok(())
+    } else {
+        Err(QueueError::Refused(format!(
             "there is no exchange `{exchange}` that feeds the queue `{queue}`: name the queue alone, `{queue}`, or see \
              `hostler queues`"
-        ))),
+        )))
     }
 }
 

@@ -89,10 +89,11 @@ struct Printer {
 #[async_trait]
 impl Outlet for Printer {
     async fn put(&mut self, message: &Arc<Message>, attempt: u32) -> io::Result<()> {
-        let text = match self.json {
-            true => json(&Shown::of(message, Some(attempt), SystemTime::now()))
-                .map_err(|failure| io::Error::other(failure.message))?,
-            false => body_line(message),
+        let text = if self.json {
+            json(&Shown::of(message, Some(attempt), SystemTime::now()))
+                .map_err(|failure| io::Error::other(failure.message))?
+        } else {
+            body_line(message)
         };
         // A write to a full pipe blocks.
         tokio::task::spawn_blocking(move || hand_over(&text)).await?

@@ -83,9 +83,10 @@ pub(super) fn run(args: &Args) -> Result {
     let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
     block_on(async {
         let broker = connect(&config, &to).await?;
-        match args.native {
-            true => redrive(args, &*broker, (&from, &to), &stop).await,
-            false => requeue(args, &*broker, (from, to), &stop).await,
+        if args.native {
+            redrive(args, &*broker, (&from, &to), &stop).await
+        } else {
+            requeue(args, &*broker, (from, to), &stop).await
         }
     })
 }
@@ -139,9 +140,10 @@ async fn requeue(args: &Args, broker: &dyn Admin, (from, to): (Channel, Channel)
     let (report, ended) = requeue::run(broker, order, stop, &mut tell).await?;
     bar.finish_and_clear();
     let stopped = ended == Ended::Stopped;
-    print(match args.json {
-        true => json(&report, stopped, args.dry_run)?,
-        false => summary(&report, stopped, args.dry_run, &from, &to),
+    print(if args.json {
+        json(&report, stopped, args.dry_run)?
+    } else {
+        summary(&report, stopped, args.dry_run, &from, &to)
     });
     if report.doubled > 0 {
         let Report { doubled, .. } = report;
@@ -231,9 +233,10 @@ async fn redrive(
     let done = done?;
     let not_looked_at = if done.cancelled { done.total.unwrap_or(0).saturating_sub(done.moved) } else { 0 };
     let report = Report { moved: done.moved, not_looked_at, ..Report::default() };
-    print(match args.json {
-        true => json(&report, done.cancelled, false)?,
-        false => summary(&report, done.cancelled, false, from, to),
+    print(if args.json {
+        json(&report, done.cancelled, false)?
+    } else {
+        summary(&report, done.cancelled, false, from, to)
     });
     Ok(Exit::Ok)
 }

@@ -19,12 +19,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result {
-    match args.markdown {
-        true => print(config::reference().trim_end()),
-        false => {
-            let schema = serde_json::to_string_pretty(&config::schema());
-            print(schema.map_err(|error| Failure::new(Exit::Internal, error))?);
-        }
+    if args.markdown {
+        print(config::reference().trim_end())
+    } else {
+        let schema = serde_json::to_string_pretty(&config::schema());
+        print(schema.map_err(|error| Failure::new(Exit::Internal, error))?);
     }
     Ok(Exit::Ok)
 }

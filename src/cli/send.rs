@@ -91,9 +91,10 @@ pub(super) fn run(args: &Args) -> Result {
         }
         let traces = traces(&config);
         let producer = Producer::new(broker, traces.clone());
-        let result = match args.lines {
-            true => send_lines(args, channel, &producer, input).await,
-            false => send_one(args, channel, &producer, input).await,
+        let result = if args.lines {
+            send_lines(args, channel, &producer, input).await
+        } else {
+            send_one(args, channel, &producer, input).await
         };
         if let Some(traces) = traces {
             traces.finish(FLUSH).await;

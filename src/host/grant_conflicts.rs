@@ -84,10 +84,7 @@ pub fn check_grants(loaded: &Loaded) -> Result<()> {
         }
         conflicts.extend(grants_within(&grants, folder));
     }
-    match conflicts.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::new(Exit::BadConfig, conflicts.join("\nhostler: "))),
-    }
+    if conflicts.is_empty() { Ok(()) } else { Err(Failure::new(Exit::BadConfig, conflicts.join("\nhostler: "))) }
 }
 
 /// Refuses a config that lets guests write to the embedded queue. Called by commands that open the queue but start no guests.

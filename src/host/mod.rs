@@ -318,9 +318,10 @@ impl Host {
         let mut fatal = Vec::new();
         for consumer in &self.config.consumers {
             for finding in unsendable(service, &self.config, consumer).await? {
-                match finding.fatal {
-                    true => fatal.push(format!("consumer {}: {finding}", consumer.name)),
-                    false => tracing::warn!(consumer = consumer.name, "{finding}"),
+                if finding.fatal {
+                    fatal.push(format!("consumer {}: {finding}", consumer.name))
+                } else {
+                    tracing::warn!(consumer = consumer.name, "{finding}")
                 }
             }
         }

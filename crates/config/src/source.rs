@@ -161,11 +161,10 @@ fn text_of(path: &Path, patience: Duration) -> io::Result<String> {
 fn text_within(file: File) -> io::Result<String> {
     let mut text = String::new();
     file.take(LARGEST + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > LARGEST {
-        true => {
-            Err(io::Error::other(format!("it has more than the {} MiB that a configuration may have", LARGEST >> 20)))
-        }
-        false => Ok(text),
+    if text.len() as u64 > LARGEST {
+        Err(io::Error::other(format!("it has more than the {} MiB that a configuration may have", LARGEST >> 20)))
+    } else {
+        Ok(text)
     }
 }
 

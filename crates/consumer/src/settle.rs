@@ -121,7 +121,9 @@ impl<I: Copy + PartialEq> Batcher<I> {
     /// batch, because handlers are running.
     pub fn next(&mut self, now: Instant, more_to_come: bool) -> Option<Vec<(I, Settlement)>> {
         while self.resting.front().is_some_and(|(at, _)| *at <= now) {
-            self.resting.pop_front().into_iter().for_each(|(_, waiting)| self.wait(waiting));
+            if let Some((_, waiting)) = self.resting.pop_front() {
+                self.wait(waiting);
+            }
         }
         let time_is_up = now >= self.due?;
         let full = self.waiting.len() >= self.batch;

@@ -202,12 +202,13 @@ fn no_credentials(
             || text.starts_with("the credentials provider was not properly configured") =>
         {
             let causes = with_causes(cause);
-            Some(match causes.contains(METADATA) {
-                true => format!(
+            Some(if causes.contains(METADATA) {
+                format!(
                     "no AWS credentials: there are none in the environment, the profiles or the ECS task role, and this machine's \
                      metadata service gives out no instance role{asked}; {GIVE}"
-                ),
-                false => format!("cannot get AWS credentials: {causes}{asked}; {GIVE}"),
+                )
+            } else {
+                format!("cannot get AWS credentials: {causes}{asked}; {GIVE}")
             })
         }
         _ => None,

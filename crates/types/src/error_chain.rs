@@ -5,10 +5,7 @@ use std::error::Error;
 /// Formats an error and its causes, outermost first. Skips a cause that the text already contains.
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source()).map(ToString::to_string);
-    causes.fold(error.to_string(), |text, cause| match text.contains(&cause) {
-        true => text,
-        false => format!("{text}: {cause}"),
-    })
+    causes.fold(error.to_string(), |text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
 }
 
 #[cfg(test)]

@@ -43,10 +43,11 @@ pub fn in_json(text: &str) -> Cow<'_, str> {
     }
     let mut escaped = String::with_capacity(text.len() + 32);
     for char in text.chars() {
-        match is_odd(char) {
+        if is_odd(char) {
             // All of these characters are in the basic multilingual plane. Writing to a string does not fail.
-            true => drop(write!(escaped, "\\u{:04x}", u32::from(char))),
-            false => escaped.push(char),
+            _ = write!(escaped, "\\u{:04x}", u32::from(char));
+        } else {
+            escaped.push(char);
         }
     }
     Cow::Owned(escaped)

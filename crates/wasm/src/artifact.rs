@@ -126,12 +126,13 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
         contents = bytes.into();
     }
     foreign::refuse(source, &contents)?;
-    let Built { code, memory } = match compiled::is_compiled(&contents).map_err(unreadable)? {
-        true => match compiled::load(engine, source, &contents, pin.is_some() || source.is_trusted())? {
+    let Built { code, memory } = if compiled::is_compiled(&contents).map_err(unreadable)? {
+        match compiled::load(engine, source, &contents, pin.is_some() || source.is_trusted())? {
             Found::Code(built) => built,
             Found::Wasm(wasm) => build::build(engine, source, &wasm)?,
-        },
-        false => build::build(engine, source, &contents.all().map_err(unreadable)?)?,
+        }
+    } else {
+        build::build(engine, source, &contents.all().map_err(unreadable)?)?
     };
     let kind = match &code {
         Code::Component(component) => recognise_component(source, component),
@@ -148,10 +149,7 @@ fn read_uncontained(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) ->
 /// All errors of [`read`]. Also [`LoadError`] if the component exports no hook.
 pub(super) fn read_hooks(engine: &Engine, source: &Source, pin: Option<&[u8; 32]>) -> Result<Artifact, LoadError> {
     let artifact = read(engine, source, pin)?;
-    match artifact.component().is_some_and(hooks::has_any) {
-        true => Ok(artifact),
-        false => Err(LoadError::no_hooks(source)),
-    }
+    if artifact.component().is_some_and(hooks::has_any) { Ok(artifact) } else { Err(LoadError::no_hooks(source)) }
 }
 
 fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadError> {

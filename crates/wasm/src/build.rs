@@ -72,13 +72,17 @@ fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Bui
 fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, LoadError> {
     let engine = engine.inner();
     let binary = in_pieces(componentized(engine, source, Cow::Borrowed(binary))?);
-    let code = match is_component(&binary) {
-        true => Component::from_binary(engine, &binary).map(Code::Component),
-        false => Module::from_binary(engine, &binary).map(Code::Module),
+    let code = if is_component(&binary) {
+        Component::from_binary(engine, &binary).map(Code::Component)
+    } else {
+        Module::from_binary(engine, &binary).map(Code::Module)
     };
-    let code = code.map_err(|error| match is_sound(engine, &binary) {
-        true => LoadError::too_large(source, &error),
-        false => LoadError::invalid(source, &error),
+    let code = code.map_err(|error| {
+        if is_sound(engine, &binary) {
+            LoadError::too_large(source, &error)
+        } else {
+            LoadError::invalid(source, &error)
+        }
     })?;
     let memory = demand::check(source, &binary)?;
     Ok(Built { code, memory })
@@ -87,9 +91,10 @@ fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, Loa
 /// Returns `true` if `binary`, which could not be loaded, is valid WASM. Precompiles it to find out, because
 /// precompiling does not check the limits of the sandbox pool.
 fn is_sound(engine: &wasmtime::Engine, binary: &[u8]) -> bool {
-    match is_component(binary) {
-        true => engine.precompile_component(binary).is_ok(),
-        false => engine.precompile_module(binary).is_ok(),
+    if is_component(binary) {
+        engine.precompile_component(binary).is_ok()
+    } else {
+        engine.precompile_module(binary).is_ok()
     }
 }
 

@@ -77,10 +77,7 @@ impl Grants {
     /// The path of the first folder that cannot be opened, and the reason.
     pub(super) fn prepare(&self) -> Result<(), (&Path, std::io::Error)> {
         for dir in &self.dirs {
-            let prepared = match dir.writable {
-                true => std::fs::create_dir_all(&dir.host),
-                false => Ok(()),
-            };
+            let prepared = if dir.writable { std::fs::create_dir_all(&dir.host) } else { Ok(()) };
             prepared
                 .and_then(|()| std::fs::read_dir(&dir.host).map(drop))
                 .map_err(|error| (dir.host.as_path(), error))?;

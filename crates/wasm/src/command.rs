@@ -82,7 +82,9 @@ impl Handler for CommandHandler {
         store.data_mut().wasi.ctx().table.set_max_capacity(self.limits.handles);
         let run = async {
             let instance = self.pre.instantiate_async(&mut store).await?;
-            begun.into_iter().for_each(|(metrics, begun)| metrics.instantiated(begun.elapsed()));
+            if let Some((metrics, begun)) = begun {
+                metrics.instantiated(begun.elapsed());
+            }
             instance.get_typed_func::<(), ()>(&mut store, "_start")?.call_async(&mut store, ()).await
         };
         let code = match run.await {
@@ -135,12 +137,13 @@ impl Handler for RunHandler {
 /// report failures. Ignores output before `mark`, which a hook wrote before the command started.
 fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
     if code == 0 {
-        return match definition.reply_from_stdout {
-            false => Outcome::Ack,
-            true => match call.output.take_reply(mark) {
+        return if definition.reply_from_stdout {
+            match call.output.take_reply(mark) {
                 Some(reply) => Outcome::Reply(reply),
                 None => Outcome::Failed("its reply exceeds limits.output, and was cut short".into()),
-            },
+            }
+        } else {
+            Outcome::Ack
         };
     }
     let said = call.output.last_words_since(mark);

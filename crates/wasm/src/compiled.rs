@@ -247,9 +247,10 @@ pub fn compile(source: &Source, recipe: Recipe<'_>) -> Result<Vec<u8>, CompileEr
     let (binary, code, memory) = contain(source, || {
         let binary = componentized(&engine, source, to_binary(source, &read)?)?;
         let divided = in_pieces(Cow::Borrowed(&*binary));
-        let code = match is_component(&divided) {
-            true => engine.precompile_component(&divided),
-            false => engine.precompile_module(&divided),
+        let code = if is_component(&divided) {
+            engine.precompile_component(&divided)
+        } else {
+            engine.precompile_module(&divided)
         };
         let code = code.map_err(|error| LoadError::invalid(source, &error))?;
         let memory = demand::check(source, &binary)?;
@@ -302,9 +303,10 @@ pub(super) enum Found {
 pub(super) fn load(engine: &Engine, source: &Source, contents: &Contents, trusted: bool) -> Result<Found, LoadError> {
     let damaged = |what| LoadError::new(source, what, CURE);
     let file = File::open(contents).map_err(damaged)?;
-    let loaded = match trusted {
-        true => file.load(engine),
-        false => Err(Fault::Unfit("it is compiled code from elsewhere, and not pinned by a digest".into(), PIN)),
+    let loaded = if trusted {
+        file.load(engine)
+    } else {
+        Err(Fault::Unfit("it is compiled code from elsewhere, and not pinned by a digest".into(), PIN))
     };
     let (reason, cure) = match loaded {
         Ok(built) => return Ok(Found::Code(built)),
@@ -384,9 +386,10 @@ impl<'a> File<'a> {
         // by naming the file or its digest. Code in the cache was written by hostler itself.
         #[allow(unsafe_code, reason = "compiled code cannot be verified, only recognised")]
         let code = unsafe {
-            match header.component {
-                true => Component::deserialize(engine.inner(), &code).map(Code::Component).map_err(unfit),
-                false => Module::deserialize(engine.inner(), &code).map(Code::Module).map_err(unfit),
+            if header.component {
+                Component::deserialize(engine.inner(), &code).map(Code::Component).map_err(unfit)
+            } else {
+                Module::deserialize(engine.inner(), &code).map(Code::Module).map_err(unfit)
             }
         };
         Ok(Built { code: code?, memory: header.memory })
@@ -396,18 +399,20 @@ impl<'a> File<'a> {
     fn source(&self) -> Result<Option<Bytes>, String> {
         let Some(part) = &self.header.source else { return Ok(None) };
         let wasm = self.part(part, &self.source, "WASM")?;
-        match is_component(&wasm) == self.header.component {
-            true => Ok(Some(wasm)),
-            false => Err("the compiled file is damaged: its code is of another kind than its WASM".into()),
+        if is_component(&wasm) == self.header.component {
+            Ok(Some(wasm))
+        } else {
+            Err("the compiled file is damaged: its code is of another kind than its WASM".into())
         }
     }
 
     /// Reads a part of the file and verifies its digest. `name`: name of the part for the error message.
     fn part(&self, part: &Part, range: &Range<u64>, name: &str) -> Result<Bytes, String> {
         let bytes = self.contents.read(range.clone()).map_err(|error| error.to_string())?;
-        match hex(&sha256(&bytes)) == part.sha256 {
-            true => Ok(bytes),
-            false => Err(format!("the compiled file is damaged: the digest of its {name} does not fit")),
+        if hex(&sha256(&bytes)) == part.sha256 {
+            Ok(bytes)
+        } else {
+            Err(format!("the compiled file is damaged: the digest of its {name} does not fit"))
         }
     }
 }

@@ -97,7 +97,9 @@ impl Guest {
         let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
         match self.pre.instantiate_async(&mut store).await {
             Ok(instance) => {
-                begun.into_iter().for_each(|(metrics, begun)| metrics.instantiated(begun.elapsed()));
+                if let Some((metrics, begun)) = begun {
+                    metrics.instantiated(begun.elapsed());
+                }
                 Ok(Live { ticker: Arc::clone(self.engine.ticker()), store, instance, sink, used: 0 })
             }
             Err(error) => Err(store.data_mut().trapped(&error)),

@@ -144,10 +144,7 @@ fn open_now(path: &Path) -> io::Result<(File, Metadata)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let metadata = file.metadata()?;
-    match metadata.is_dir() {
-        true => Err(Errno::ISDIR.into()),
-        false => Ok((file, metadata)),
-    }
+    if metadata.is_dir() { Err(Errno::ISDIR.into()) } else { Ok((file, metadata)) }
 }
 
 impl From<Bytes> for Contents {

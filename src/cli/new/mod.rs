@@ -55,11 +55,12 @@ fn name(text: &str) -> std::result::Result<String, String> {
         && !text.ends_with('-')
         && text.len() <= LONGEST
         && !TAKEN.contains(&text);
-    match fits {
-        true => Ok(text.to_owned()),
-        false => Err(format!(
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
             "write a letter of a-z, then letters, digits and dashes, {LONGEST} characters at most, no dash at the end, \
              and no name of hostler's own; such as order-mails"
-        )),
+        ))
     }
 }

@@ -147,9 +147,10 @@ fn quits() -> Result<bool> {
 /// Formats the verdict on one line.
 fn told(verdict: &Verdict) -> String {
     let reasons: Vec<_> = verdict.reasons.iter().map(ToString::to_string).collect();
-    match reasons.is_empty() {
-        true => verdict.status.name().to_owned(),
-        false => format!("{}: {}", verdict.status.name(), reasons.join("; ")),
+    if reasons.is_empty() {
+        verdict.status.name().to_owned()
+    } else {
+        format!("{}: {}", verdict.status.name(), reasons.join("; "))
     }
 }
 

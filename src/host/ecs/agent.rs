@@ -124,9 +124,12 @@ impl Endpoint {
 /// Sends a request. Returns the status and the body of the answer.
 async fn answer(request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), Fault> {
     let silent = |error: reqwest::Error| Fault::Silent(with_causes(&error.without_url()));
-    let mut response = request.send().await.map_err(|error| match error.is_connect() || error.is_builder() {
-        true => Fault::Unreachable(with_causes(&error.without_url())),
-        false => silent(error),
+    let mut response = request.send().await.map_err(|error| {
+        if error.is_connect() || error.is_builder() {
+            Fault::Unreachable(with_causes(&error.without_url()))
+        } else {
+            silent(error)
+        }
     })?;
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(silent)? {
@@ -148,9 +151,12 @@ fn protection(status: StatusCode, body: &[u8], call: Call) -> Result<(), Fault> 
         return if enabled == wanted { Ok(()) } else { Err(unreadable(status, body)) };
     }
     let (failure, error) = (&answer["failure"], &answer["error"]);
-    let refused = |code: String, message: String| match code.contains("Throttling") || status.as_u16() == 429 {
-        true => Fault::Throttled(format!("{code}: {message}")),
-        false => Fault::Refused { code, message },
+    let refused = |code: String, message: String| {
+        if code.contains("Throttling") || status.as_u16() == 429 {
+            Fault::Throttled(format!("{code}: {message}"))
+        } else {
+            Fault::Refused { code, message }
+        }
     };
     // `Detail` is usually null.
     match () {

@@ -206,9 +206,10 @@ impl Hardening {
         let hardening = self.checked()?;
         let missing = hardening.missing();
         let (files, calls) = (hardening.files, hardening.calls);
-        match missing.is_empty() {
-            true => tracing::info!(files, calls, "hardening"),
-            false => tracing::info!(files, calls, missing, "hardening"),
+        if missing.is_empty() {
+            tracing::info!(files, calls, "hardening")
+        } else {
+            tracing::info!(files, calls, missing, "hardening")
         }
         Ok(())
     }

@@ -45,9 +45,10 @@ fn level(queue: &ManagedQueue, threshold: u64) -> Level {
     let tag = |name: &str| queue.tags.get(name).cloned();
     let dead_letter = queue.dead_letters_of().is_some();
     // A dead-letter queue also has the tags of its source queue, including the threshold of the source.
-    let (name, otherwise) = match dead_letter {
-        true => (tag::DEAD_LETTER_ALARM_THRESHOLD, DEAD_LETTER_THRESHOLD),
-        false => (tag::ALARM_THRESHOLD, threshold),
+    let (name, otherwise) = if dead_letter {
+        (tag::DEAD_LETTER_ALARM_THRESHOLD, DEAD_LETTER_THRESHOLD)
+    } else {
+        (tag::ALARM_THRESHOLD, threshold)
     };
     let own = tag(name).and_then(|threshold| threshold.parse::<u64>().ok());
     Level {

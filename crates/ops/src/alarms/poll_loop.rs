@@ -57,11 +57,10 @@ pub async fn look(inventory: &dyn Inventory, threshold: u64) -> Result<Seen, Que
         let count = listing.unread.len();
         let Unread { name, reason, denied } = first;
         let text = format!("none of {count} queues can be checked: {name}: {reason}");
-        return Err(match denied {
-            true => {
-                QueueError::Refused(format!("{text} (`hostler iam --with-alarms` prints the policy that is needed)"))
-            }
-            false => QueueError::Unavailable(text),
+        return Err(if *denied {
+            QueueError::Refused(format!("{text} (`hostler iam --with-alarms` prints the policy that is needed)"))
+        } else {
+            QueueError::Unavailable(text)
         });
     }
     Ok(Seen { levels: levels(&listing.found, threshold), unread: listing.unread })

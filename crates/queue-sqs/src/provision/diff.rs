@@ -90,9 +90,8 @@ pub(super) fn steps<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>
 /// missing one means that an earlier creation was interrupted.
 pub(super) fn creations<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>> {
     let incomplete = observed.subscription.is_missing();
-    let is_new = |queue: &Piece| match queue == &wanted.queue {
-        true => observed.queue.is_missing(),
-        false => observed.dead_letters.is_missing(),
+    let is_new = |queue: &Piece| {
+        if queue == &wanted.queue { observed.queue.is_missing() } else { observed.dead_letters.is_missing() }
     };
     let mut steps = steps(wanted, observed);
     steps.retain(|step| match step.act {

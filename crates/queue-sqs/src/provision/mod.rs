@@ -172,11 +172,10 @@ async fn look(service: &Service, wanted: &Wanted) -> Result<Observed, QueueError
 /// cannot correct a resource that it cannot read.
 fn readable(observed: Observed) -> Result<Observed, QueueError> {
     let denials: Vec<_> = observed.denials().collect();
-    match denials.is_empty() {
-        true => Ok(observed),
-        false => {
-            let cure = "`hostler iam --with-provision` prints the policy that is needed";
-            Err(QueueError::Refused(format!("{}: {cure}", denials.join("; "))))
-        }
+    if denials.is_empty() {
+        Ok(observed)
+    } else {
+        let cure = "`hostler iam --with-provision` prints the policy that is needed";
+        Err(QueueError::Refused(format!("{}: {cure}", denials.join("; "))))
     }
 }

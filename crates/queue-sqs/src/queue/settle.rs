@@ -187,10 +187,7 @@ impl SqsQueue {
                 Ok(()) => {
                     // The copy exists now, so no second copy may be sent, even if the deletion fails.
                     self.in_flight().finish(&ending.leased.id, now);
-                    match ending.leased.until > now {
-                        true => gone.push(ending),
-                        false => settled.push((ending, Err(lost()))),
-                    }
+                    if ending.leased.until > now { gone.push(ending) } else { settled.push((ending, Err(lost()))) }
                 }
                 Err(error) => settled.push((ending, Err(error))),
             }

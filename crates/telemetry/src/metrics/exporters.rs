@@ -31,7 +31,9 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -63,9 +65,15 @@ impl Builder {
         thread::Builder::new().name("hostler-metrics".into()).spawn(move || {
             runtime.block_on(async move {
                 let (mut serving, mut ending) = (JoinSet::new(), JoinSet::new());
-                prometheus.into_iter().for_each(|endpoint| _ = serving.spawn(endpoint.serve()));
-                otlp.into_iter().for_each(|push| _ = ending.spawn(push.run(stopping.clone())));
-                emf.into_iter().for_each(|lines| _ = ending.spawn(lines.run(stopping.clone())));
+                if let Some(endpoint) = prometheus {
+                    serving.spawn(endpoint.serve());
+                }
+                if let Some(push) = otlp {
+                    ending.spawn(push.run(stopping.clone()));
+                }
+                if let Some(lines) = emf {
+                    ending.spawn(lines.run(stopping.clone()));
+                }
                 stopping.cancelled().await;
                 while ending.join_next().await.is_some() {}
                 let _ = done.send(());

@@ -34,7 +34,9 @@ pub(super) fn register(meter: &Meter, consumers: &Consumers) {
     watch.boards();
     watch.queues();
     watch.gauge(names::MEMORY_PEAK, |consumer, take| {
-        consumer.peak().into_iter().for_each(|peak| take(peak, consumer.base()));
+        if let Some(peak) = consumer.peak() {
+            take(peak, consumer.base());
+        }
     });
 }
 
@@ -90,7 +92,9 @@ impl Watch<'_> {
         ];
         for (name, read) in simple {
             self.gauge(name, move |consumer, take| {
-                consumer.shown().into_iter().for_each(|shown| take(read(&shown) as u64, consumer.base()));
+                if let Some(shown) = consumer.shown() {
+                    take(read(&shown) as u64, consumer.base());
+                }
             });
         }
         self.gauge(names::HEALTH_STATE, |consumer, take| {
@@ -114,7 +118,9 @@ impl Watch<'_> {
         ];
         for (name, read) in counts {
             self.gauge(name, move |consumer, take| {
-                consumer.seen().into_iter().for_each(|seen| take(read(&seen), consumer.base()));
+                if let Some(seen) = consumer.seen() {
+                    take(read(&seen), consumer.base());
+                }
             });
         }
         let times: [Row<TimeOfSeen>; 3] = [

@@ -130,7 +130,9 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
     // WASI uses the code `Io` for every error that has no code of its own. The error may mean that the process has no
     // free file descriptor.
     if matches!(answer, Err(FileError::Io)) {
-        Limit::of_descriptors().into_iter().for_each(|limit| host.data().scope.reach(limit));
+        if let Some(limit) = Limit::of_descriptors() {
+            host.data().scope.reach(limit);
+        }
     }
     Ok(answer)
 }

@@ -20,9 +20,10 @@ const SHOWN: usize = 256;
 /// Logs that access to the file at `path` was denied. `writes`: `true` if the guest requested write access.
 fn file(denials: &Denials, path: &str, writes: bool) {
     let shown: String = path.chars().take(SHOWN).collect();
-    let cure = match writes {
-        true => "grant its folder in the consumer's allow.dirs, with mode = \"rw\"",
-        false => "grant the folder that it is really in, in the consumer's allow.dirs",
+    let cure = if writes {
+        "grant its folder in the consumer's allow.dirs, with mode = \"rw\""
+    } else {
+        "grant the folder that it is really in, in the consumer's allow.dirs"
     };
     denials.tell(&format!("file {shown:?}"), cure);
 }

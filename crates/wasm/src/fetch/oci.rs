@@ -154,9 +154,9 @@ impl<'a> Artifact<'a> {
                 let mut url = Url::parse(&realm).map_err(bad)?;
                 let scope = format!("repository:{}:pull", self.base.split_once("/v2/").map_or("", |(_, name)| name));
                 url.query_pairs_mut().append_pair("scope", &scope);
-                service.iter().for_each(|service| {
+                if let Some(service) = &service {
                     url.query_pairs_mut().append_pair("service", service);
-                });
+                }
                 let request = self.client.get(url);
                 let request = match &login {
                     Some(login) => request.basic_auth(&login.user, Some(&login.password)),
@@ -203,9 +203,10 @@ async fn body(mut response: Response, limit: u64) -> Result<Bytes, Fault> {
 /// may redirect to a storage service whose URLs contain secret signatures.
 fn broken(error: reqwest::Error) -> Fault {
     let error = error.without_url();
-    match error.is_builder() || error.is_redirect() {
-        true => Fault::Lasting(with_causes(&error), "use a registry that speaks HTTPS; HTTP is for localhost alone"),
-        false => Fault::Passing(with_causes(&error)),
+    if error.is_builder() || error.is_redirect() {
+        Fault::Lasting(with_causes(&error), "use a registry that speaks HTTPS; HTTP is for localhost alone")
+    } else {
+        Fault::Passing(with_causes(&error))
     }
 }
 

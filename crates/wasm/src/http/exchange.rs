@@ -113,9 +113,10 @@ fn outgoing(request: http::Request<WasiBody>, trace: Option<&TraceContext>) -> R
             parts.headers.insert(HeaderName::from_static(name), value);
         }
     }
-    let body = match body.is_end_stream() || body.size_hint().exact() == Some(0) {
-        true => reqwest::Body::default(),
-        false => reqwest::Body::wrap(Outgoing(Mutex::new(body))),
+    let body = if body.is_end_stream() || body.size_hint().exact() == Some(0) {
+        reqwest::Body::default()
+    } else {
+        reqwest::Body::wrap(Outgoing(Mutex::new(body)))
     };
     let request = http::Request::from_parts(parts, body);
     Request::try_from(request).map_err(|_| Error::HttpRequestUriInvalid)

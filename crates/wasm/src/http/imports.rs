@@ -159,8 +159,5 @@ fn set(
     fits: bool,
     setter: impl FnOnce(&mut WasiHttpCtxView<'_>) -> Answer,
 ) -> wasmtime::Result<(Result<(), ()>,)> {
-    match fits {
-        true => Ok((setter(&mut host.data_mut().http())?,)),
-        false => Ok((Err(()),)),
-    }
+    if fits { Ok((setter(&mut host.data_mut().http())?,)) } else { Ok((Err(()),)) }
 }

@@ -53,9 +53,10 @@ fn shown(pair: &str) -> String {
     let Some((name, _)) = pair.split_once('=') else { return pair.to_owned() };
     let lower = name.to_ascii_lowercase();
     // Also redacts the value if the name is percent-encoded, because the decoded name may be the name of a secret.
-    match lower.contains('%') || SECRETS.iter().any(|secret| lower.contains(secret)) {
-        true => format!("{name}={REDACTED}"),
-        false => pair.to_owned(),
+    if lower.contains('%') || SECRETS.iter().any(|secret| lower.contains(secret)) {
+        format!("{name}={REDACTED}")
+    } else {
+        pair.to_owned()
     }
 }
 

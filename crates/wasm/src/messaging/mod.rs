@@ -142,9 +142,10 @@ fn take(
 ) -> wasmtime::Result<Result<Outgoing, Error>> {
     let table = host.data_mut().ctx().table;
     let message = Message::leave(table, message)?;
-    Ok(match table.get(client)?.connected {
-        true => Ok(message.into()),
-        false => Err(Error::Connection("the client is disconnected".into())),
+    Ok(if table.get(client)?.connected {
+        Ok(message.into())
+    } else {
+        Err(Error::Connection("the client is disconnected".into()))
     })
 }
 

@@ -192,7 +192,9 @@ impl Line {
         for (name, (counted, unit, is_declared)) in self.counted.iter().chain(&host.counted) {
             let of = [("avg", counted.mean()), ("p99", counted.quantile(0.99)), ("max", counted.max)];
             for (what, value) in of {
-                value.into_iter().for_each(|value| add(format!("{name}.{what}"), value, unit, *is_declared));
+                if let Some(value) = value {
+                    add(format!("{name}.{what}"), value, unit, *is_declared);
+                }
             }
         }
         let directive = json!({ "Namespace": NAMESPACE, "Dimensions": [DIMENSIONS], "Metrics": declared });
@@ -211,10 +213,7 @@ impl Line {
 
 /// Converts a number to JSON. A whole number gets no decimal point.
 fn number(value: f64) -> Value {
-    match value.fract() == 0.0 && value.abs() < 1e15 {
-        true => json!(value as i64),
-        false => json!(value),
-    }
+    if value.fract() == 0.0 && value.abs() < 1e15 { json!(value as i64) } else { json!(value) }
 }
 
 #[cfg(test)]
