@@ -1,4 +1,4 @@
-//! How the binary is linked: its relocations packed, where the C library of the machine can unpack them.
+//! Links the binary with packed relocations, if the C library of the machine can unpack them.
 //!
 //! A start reads every relocation. Packed (RELR), 2 MB of them become 50 KB, which is a fifth of what the health check takes
 //! in all. The C library has to know the form: glibc 2.36 and later.

@@ -17,7 +17,7 @@ pub enum Exit {
     BadConfig = 64,
     /// A handler cannot be loaded.
     BadHandler = 65,
-    /// When the command starts, a queue cannot be reached or denies access, or the location of a handler cannot be reached.
+    /// At the start, a queue cannot be reached or denies access, or the location of a handler cannot be reached.
     QueueUnreachable = 69,
     /// A bug in hostler, or a failure of the machine. Also used if a result could not be written to standard output, or if a
     /// limit of the process (`ulimit`) is too low.

@@ -19,7 +19,7 @@ fn expect(answer: &Value, outcome: &str, reason: &str) {
     assert!(answer["reason"].as_str().unwrap_or_default().contains(reason), "{answer} does not say {reason:?}");
 }
 
-/// What `invoke --json` answers for a handler that a config names, with these lines.
+/// Output of `invoke --json` for a handler that a config with these lines names.
 fn answer_with(handler: &str, lines: &str, body: &str) -> Value {
     answer(&consumer(&component(handler), lines), "one", &["--body", body])
 }
@@ -120,7 +120,7 @@ fn sending(handler: &str, lines: &str) -> World {
     consumer(&component(handler), &lines)
 }
 
-/// What a consumer told of its one message: its attributes and its body.
+/// Report of a consumer about its one message: its attributes and its body.
 fn told(host: &Host, consumer: &str, body: &str) -> Value {
     let is_told = |line: &Value| line["consumer"] == consumer && line["stream"] == "stdout";
     host.wait_for(PATIENCE, |line| is_told(line) && line["message"] == body);

@@ -60,7 +60,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// What goes, and nothing else.
+/// The resources that are removed, and no others.
 const GOES: [&str; 6] = ["a-old", "a-old-dlq", "forgotten", "gone-dlq", "long-ago", "z-old"];
 
 #[test]

@@ -212,7 +212,7 @@ fn loads_only_the_file_that_is_pinned() {
     check_refusal(&said, hooks.to_str().unwrap(), &format!("but the config pins {}", pin.to_lowercase()));
 }
 
-/// What a guest puts in place of a handler, or into the cache, would run outside of its sandbox at the next start.
+/// Compiled code that a guest writes over a handler, or into the cache, would run outside of its sandbox at the next start.
 #[test]
 fn no_guest_may_write_to_where_code_is_loaded_from() {
     let world = |head: &str, lines: &str| {
@@ -254,13 +254,13 @@ fn no_guest_may_write_to_where_code_is_loaded_from() {
     assert!(said.code == 65 && format!("{said:?}").contains("No such file"), "{said:?}");
 }
 
-/// Where the parts of a compiled file begin: its header, and its code.
+/// Offsets of the parts of a compiled file: its header, and its code.
 fn parts(bytes: &[u8]) -> (usize, usize) {
     let length = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
     (12, 12 + usize::try_from(length).unwrap())
 }
 
-/// How many bytes of code there are.
+/// Number of bytes of code.
 fn code_length(bytes: &[u8]) -> usize {
     let (header, code) = parts(bytes);
     let header: serde_json::Value = serde_json::from_slice(&bytes[header..code]).unwrap();

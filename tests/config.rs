@@ -106,7 +106,7 @@ fn the_documented_file_has_every_key() {
     }
 }
 
-/// What it shows as defaults are the defaults, and what it only shows may be written.
+/// The defaults in the file are the real defaults, and the keys in its comments are valid.
 #[test]
 fn the_documented_file_says_the_defaults() {
     let file = here("config/hostler.toml");

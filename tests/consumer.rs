@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long an event is waited for, by the paused clock.
+/// Maximum wait for an event, by the paused clock.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Does what the body says: `ack`, `work SECONDS`, `fail`, `fail-after SECONDS`, `fail-once`, `hang`, `panic`, `reply TEXT`,
@@ -202,7 +202,7 @@ impl Stage {
         timeout(PATIENCE, self.broker.until_settled(count)).await.expect("not settled");
     }
 
-    /// What it did, once it has ended by itself.
+    /// Waits for its end, and returns what it did.
     async fn ended(self) -> Summary {
         timeout(PATIENCE, self.running).await.expect("not ended").unwrap()
     }

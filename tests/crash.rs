@@ -23,12 +23,12 @@ const MARKS: &str = "
     allow.dirs = [{ host = 'marks', guest = '/marks', mode = 'rw' }]
 ";
 
-/// How often a host is killed in the middle of its messages; `HOSTLER_TEST_KILLS` makes it less, or more.
+/// Number of times that a host is killed while it works. `HOSTLER_TEST_KILLS` overrides it.
 fn kills() -> usize {
     std::env::var("HOSTLER_TEST_KILLS").map_or(50, |kills| kills.parse().unwrap())
 }
 
-/// How many messages that takes: more than are done between two kills.
+/// Number of messages: more than the hosts finish between all kills.
 fn sent() -> usize {
     kills() * 400
 }
@@ -42,17 +42,17 @@ fn body(number: usize) -> String {
     if number.is_multiple_of(100) { format!("d{number}") } else { number.to_string() }
 }
 
-/// What lies in a queue: bodies by the ids of their messages.
+/// Content of a queue: bodies by the ids of their messages.
 type Lying = BTreeMap<String, String>;
 
 /// Looks at what lies in a queue, given its name, without taking it.
 type Look<'a> = &'a dyn Fn(&str) -> Lying;
 
-/// What becomes of messages through many kills.
+/// Follows messages through many kills.
 struct Ledger<'a> {
     world: &'a World,
     look: Look<'a>,
-    /// Whether a message leaves its queue in the moment in which it enters the dead-letter queue.
+    /// Set if a message leaves its queue at the moment in which it enters the dead-letter queue.
     moves_at_once: bool,
     sent: Lying,
     /// The ids of what the hosts have said that they acked.
@@ -133,7 +133,7 @@ fn hosts_killed_fifty_times_lose_no_message_embedded() {
     killed_many_times(&world, &look, true);
 }
 
-/// What this server tells of a queue's messages to whoever asks, which is no part of SQS.
+/// Messages of a queue, by an endpoint of this server that is not part of SQS.
 fn inspected(world: &Aws, queue: &str) -> Lying {
     let mut stream = TcpStream::connect(world.server.address()).unwrap();
     write!(stream, "GET /_fauxqs/queues/{}{queue} HTTP/1.0\r\n\r\n", world.prefix).unwrap();

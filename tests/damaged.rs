@@ -17,7 +17,7 @@ use crate::support::toolchains::{built, here};
 /// Truncations of each artifact, and flips of one byte.
 const TRIALS: usize = 200;
 
-/// How many bytes of each artifact's flips are compiled, so that large ones do not take minutes. The others are cut short by
+/// Number of bytes of flipped files to compile per artifact, so that large ones do not take minutes. The others are cut short by
 /// a byte as well: all of such a file is read, and nothing compiled. `HOSTLER_DAMAGED=whole` has all compiled, which takes half an
 /// hour for each of the large ones in a release build (`tests/proofs.sh damaged`).
 fn compiled() -> usize {
@@ -31,7 +31,7 @@ fn compiled() -> usize {
 /// Linear memory of a sandbox, in bytes.
 const MEMORY: u64 = 128 << 20;
 
-/// When a guest that still works is stopped.
+/// Time after which a guest that still works is stopped.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::new(Pool { sandboxes: 8 }).unwrap());
@@ -59,7 +59,7 @@ pub fn load_with(engine: &Engine, bytes: Vec<u8>) -> Result<Loaded, LoadError> {
     handler::load(engine, &definition)
 }
 
-/// Whether a file still works: it loads, links and runs on a message for a moment. Else its error has a cure.
+/// Returns true if a file still works: it loads, links and runs on a message for a moment. Otherwise, its error has a cure.
 fn works(bytes: Vec<u8>) -> bool {
     match load(bytes).and_then(|loaded| loaded.handler(MEMORY)) {
         Ok(handler) => {
@@ -182,7 +182,7 @@ fn every_command_refuses_a_truncated_module_as_a_bad_handler() {
     }
 }
 
-/// What `run` cannot hold, `check` and `invoke` refuse as well, and the cure does not call the file damaged.
+/// `check` and `invoke` refuse every handler that is too large for `run`, and the cure does not call the file damaged.
 #[test]
 fn check_and_invoke_refuse_what_run_refuses() {
     let parts = "(core instance (instantiate $m))".repeat(301);

@@ -1,4 +1,4 @@
-//! How `hostler run` ends: the drain, its deadline, the second signal, and life as PID 1.
+//! Ends of `hostler run`: the drain, its deadline, the second signal, and life as PID 1.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -175,7 +175,7 @@ fn a_second_signal_ends_it_at_once() {
     }
 }
 
-/// Whether a process handles SIGTERM, as its status says (proc(5): bit n-1 of `SigCgt` is signal n). SIGINT's handler is the
+/// Returns true if a process handles SIGTERM, by its status (proc(5): bit n-1 of `SigCgt` is signal n). SIGINT's handler is the
 /// one that comes after it: a handler counts as there a moment before what it does is registered.
 fn handles_term(status: &str) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -89,7 +89,7 @@ fn template() -> Value {
     serde_json::from_str(&python(server(), PARSE, &[template_path().to_str().unwrap()])).unwrap()
 }
 
-/// What has become of the template with the placeholders of the task definition as its parameters; its name as theirs.
+/// Renders the template with the placeholders of the task definition as its parameters, and with the same name.
 fn stack() -> Value {
     let (name, path) = (unique("worker"), template_path());
     let secrets = entries("secrets", "valueFrom");
@@ -115,7 +115,7 @@ fn registered() -> Value {
     answer["taskDefinition"].take()
 }
 
-/// Whether everything that is wanted was found; what else was found does not matter.
+/// Returns true if everything in `wanted` was found. Other findings do not matter.
 fn holds(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => {

@@ -1,4 +1,4 @@
-//! What is the embedded driver's own: one file shared by processes, crashes, and files that are not as they should be.
+//! Behaviour of the embedded driver alone: one file shared by processes, crashes, and damaged files.
 
 mod clock;
 mod commands;

@@ -36,7 +36,7 @@ impl Example {
         Self { folder, consumer, world }
     }
 
-    /// What it answers to a file of its folder.
+    /// Runs it on a file of its folder.
     fn of_file(&self, name: &str, attributes: &[&str]) -> Value {
         let file = self.folder.join(name);
         let attributes = attributes.iter().flat_map(|attribute| ["--attr", *attribute]);
@@ -44,7 +44,7 @@ impl Example {
         answer(&self.world, self.consumer, &args)
     }
 
-    /// What it answers to a body.
+    /// Runs it on a body.
     fn of(&self, body: impl AsRef<[u8]>, attributes: &[&str]) -> Value {
         fs::write(self.world.path("body"), body).unwrap();
         self.of_file(self.world.path("body").to_str().unwrap(), attributes)
@@ -357,7 +357,7 @@ fn fan_out(change: [&str; 2]) -> Example {
     fan_out
 }
 
-/// How many messages of a consumer were settled so, and why.
+/// Outcomes and reasons of the messages that a consumer settled.
 fn settled_by<'a>(lines: &'a [Value], consumer: &str) -> Vec<[&'a str; 2]> {
     lines.iter().filter(|line| line["consumer"] == consumer).map(ended).collect()
 }

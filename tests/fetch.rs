@@ -15,7 +15,7 @@ use crate::support::registry::{Registry, WASM, digest};
 use crate::support::servers::{Kind, Server, unique};
 use crate::support::web::{Reply, Request, Web};
 
-/// What the configs of these tests begin with.
+/// Common start of the configs of these tests.
 const HEAD: &str = "
     host.health_file = 'health.json'
     host.cache_dir = 'cache'
@@ -36,7 +36,7 @@ fn world_with(env: Vec<(&'static str, String)>, handler: &str, lines: &str) -> W
     World::with(HEAD, env, &format!("[consumers.one]\nchannel = 'one'\nhandler = '{handler}'\n{lines}"))
 }
 
-/// What `invoke` makes of a handler or a consumer.
+/// Runs `invoke` on a handler or a consumer.
 fn outcome(world: &World, handler: &str) -> String {
     let said = world.output(&["invoke", handler, "--body", "", "--json"]);
     let answer: Value = serde_json::from_str(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"));

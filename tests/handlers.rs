@@ -1,4 +1,4 @@
-//! What becomes of a message for every way in which a handler, or a hook, can behave.
+//! Outcomes of messages for every behaviour of a handler or a hook.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,10 +12,10 @@ use crate::invoke::{answer, answer_of, consumer, reply};
 use crate::support::guests::{command, component, core_module};
 use crate::support::hostler::{PATIENCE, SECOND, World, until};
 
-/// How late a guest may be stopped. A debug build takes its time, the more so beside other tests.
+/// Maximum delay until a guest is stopped. A debug build is slow, especially beside other tests.
 const LATENESS: Duration = Duration::from_millis(if cfg!(debug_assertions) { 1000 } else { 200 });
 
-/// What `invoke --json` answers for a handler that a config names, with these lines.
+/// Output of `invoke --json` for a handler that a config with these lines names.
 fn answer_with(handler: &Path, lines: &str, body: &str) -> Value {
     answer(&consumer(handler, lines), "one", &["--body", body])
 }
@@ -359,7 +359,7 @@ fn a_message_end_that_goes_wrong_changes_nothing() {
     expect_stopped(&with_hooks(&handler, "hook-end-loops", "processing_timeout = '1s'"), "ack", SECOND);
 }
 
-/// What `run` logs of a message whose handler is stopped at its processing timeout, with these hooks.
+/// Log line of a message whose handler is stopped at its processing timeout, with these hooks.
 fn timed_out(hooks: &str) -> Value {
     let lines = format!("processing_timeout = '1s'\nhooks = '{}'", component(hooks).display());
     let world = consumer(&component("loops"), &lines);

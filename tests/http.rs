@@ -29,7 +29,7 @@ fn arguments<'a>(word: &'a str, body: &'a str) -> [&'a str; 8] {
     ["invoke", "one", "--json", "--attr", word, "--body", body, "--attr=x=y"]
 }
 
-/// What the guest's answer and hostler's own warnings are, when it is asked to do this.
+/// Makes the guest do this. Returns its answer and hostler's warnings.
 fn ask(world: &World, word: &str, body: &str) -> (Value, String) {
     said(world.output(&arguments(&format!("do={word}"), body)))
 }
@@ -206,7 +206,7 @@ fn a_head_is_bounded() {
     assert!(large["reason"].as_str().unwrap().contains("HttpResponseHeaderSectionSize"), "{large}");
 }
 
-/// What a guest may hold of the host's at a time follows from its memory: of 8 MiB, 32 places.
+/// The number of host resources that a guest may hold depends on its memory: 32 with 8 MiB.
 #[test]
 fn what_a_request_took_of_the_host_is_given_back() {
     let web = Web::start(|_, _| Reply::ok("again"));

@@ -27,7 +27,7 @@ const CONSUMERS: &str = "
     handler = 'guests/main-exits.wat'
 ";
 
-/// What an account has that is not this config's to make.
+/// Resources of an account that this config does not create.
 const OTHERS: &str = "
 create_queue(prefix + 'done')
 sns.create_topic(Name=prefix + 'news')
@@ -68,7 +68,7 @@ impl<'a> User<'a> {
         command
     }
 
-    /// What a command says that succeeds, and is denied nothing.
+    /// Output of a command that succeeds and is denied nothing.
     fn may(&self, args: &[&str]) -> Said {
         let said = Said::new(self.command(args).output().unwrap());
         let text = format!("{said:?}");

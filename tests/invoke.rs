@@ -16,7 +16,7 @@ pub fn consumer(handler: &Path, lines: &str) -> World {
     World::new(&format!("[consumers.one]\nchannel = 'one'\nhandler = '{}'\n{lines}", handler.display()))
 }
 
-/// What `invoke --json` answers; its exit code must fit the outcome.
+/// Output of `invoke --json`. Its exit code must fit the outcome.
 pub fn answer(world: &World, handler: &str, more: &[&str]) -> Value {
     let said = invoke(world, handler, &[&["--json"], more].concat());
     let answer: Value = serde_json::from_str(&said.stdout).unwrap_or_else(|_| panic!("no JSON: {said:?}"));
@@ -25,7 +25,7 @@ pub fn answer(world: &World, handler: &str, more: &[&str]) -> Value {
     answer
 }
 
-/// What `invoke --json` answers for a file.
+/// Output of `invoke --json` for a file.
 pub fn answer_of(handler: &Path, body: &str) -> Value {
     answer(&World::new(""), handler.to_str().unwrap(), &["--body", body])
 }

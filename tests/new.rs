@@ -18,7 +18,7 @@ const GOOD: (&str, &str) = (r#"{"name": "Ada"}"#, "Hello, Ada!");
 /// A project in the build folder, at the same place in every run, so that what its tools keep fits.
 struct Project {
     folder: PathBuf,
-    /// What `new` said.
+    /// Output of `new`.
     said: Said,
 }
 

@@ -24,7 +24,7 @@ fn said(world: &World, args: &[&str], expected: &str) {
     assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, expected, ""), "{args:?}");
 }
 
-/// What the health file says of `work`.
+/// Entry of `work` in the health file.
 fn shown(world: &World) -> Value {
     let verdict = world.verdict();
     let consumers = verdict["report"]["consumers"].as_array().cloned().unwrap_or_default();

@@ -42,7 +42,7 @@ fn visible(count: u64) -> Depth {
     Depth { visible: count, ..Depth::default() }
 }
 
-/// What a command prints that succeeds.
+/// Output of a command that succeeds.
 fn printed(world: &World, args: &[&str]) -> String {
     let said = world.output(args);
     assert_eq!(said.code, 0, "{args:?}: {said:?}");

@@ -11,7 +11,7 @@ use crate::support::hostler::World;
 use crate::support::toolchains::{built, here, run, with_toolchains};
 use crate::support::web::{Reply, Web};
 
-/// Where the JavaScript guest reaches the mail API, as its `build.sh` says: what nothing else listens at.
+/// Address at which the JavaScript guest reaches the mail API, by its `build.sh`. Nothing else listens there.
 const MAIL_API: &str = "127.80.25.1:8025";
 
 /// The fenced blocks of a section of the page that are of this kind.

@@ -1,4 +1,4 @@
-//! `hostler run` on the embedded queue: what becomes of messages, and what the log says of them.
+//! `hostler run` on the embedded queue: the outcomes of messages, and their log lines.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::channel;
@@ -24,7 +24,7 @@ fn each(lines: &[Value], field: &str) -> Vec<Value> {
     lines.iter().map(|line| line[field].clone()).collect()
 }
 
-/// When a line was written, in seconds of its day.
+/// Time at which a line was written, in seconds of its day.
 fn at(line: &Value) -> f64 {
     let time = line["timestamp"].as_str().unwrap().split(['T', 'Z']).nth(1).unwrap();
     time.split(':').fold(0.0, |seconds, part| seconds * 60.0 + part.parse::<f64>().unwrap())

@@ -12,7 +12,7 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Where builds of it stay from run to run; those of `new`'s Rust project do as well, as they need the same crates.
+/// Build folder that is kept between runs. Shared with the Rust project of `new`, which needs the same crates.
 fn target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("new/rust/target")
 }

@@ -1,5 +1,5 @@
-//! What the SQS driver asks for, call by call, and what it makes of answers that no real server gives on demand: partial
-//! failures, lost answers, throttling, deletes that were none.
+//! Requests of the SQS driver, call by call, and its reactions to responses that no real server gives on demand: partial
+//! failures, lost responses, throttling, deletes without effect.
 
 mod answers;
 mod copies;
@@ -248,7 +248,7 @@ async fn a_fifo_receive_whose_answer_is_lost_is_asked_for_again() {
     assert_ne!(ids[2], ids[3], "a receive that was answered is not asked for again");
 }
 
-/// What is refused has leased nothing that would have to be asked for again; what an answer before that lost, has.
+/// A refused receive has leased nothing, so it is not repeated with the same id. A receive whose answer was lost is.
 #[tokio::test]
 async fn a_fifo_receive_that_is_throttled_is_asked_for_anew() {
     let receives = AtomicUsize::new(0);
@@ -273,7 +273,7 @@ async fn a_fifo_receive_that_is_throttled_is_asked_for_anew() {
     assert_eq!(ids[2..], [ids[1]; 2], "its answer was lost, and then it was refused");
 }
 
-/// What a second try brought would be leased by a clock that began with the first.
+/// Messages of a second try would be leased by a clock that began with the first.
 #[tokio::test]
 async fn a_poll_is_not_tried_again_by_itself() {
     for lost in [true, false] {

@@ -1,4 +1,4 @@
-//! What a terminal shows: logs as text, and a line while a handler is compiled. `script` makes the terminal.
+//! Output on a terminal: logs as text, and a line while a handler is compiled. `script` creates the terminal.
 
 use std::fs;
 

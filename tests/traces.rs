@@ -56,7 +56,7 @@ fn send(world: &World, args: &[&str]) {
     assert_eq!(said.code, 0, "{said:?}");
 }
 
-/// What every span must have by the conventions, and that it has nothing that is unheard of.
+/// Checks that every span has the attributes of the conventions, and no unknown ones.
 fn is_by_the_convention(span: &Span, system: &str) {
     let known = |name: &&String| !CONVENTION.contains(*name) && !name.starts_with("hostler.");
     let unknown: Vec<_> = span.attributes.keys().chain(span.resource.keys()).filter(known).collect();
@@ -291,7 +291,7 @@ fn quick(world: &World, args: &[&str]) -> Command {
     command
 }
 
-/// How long a host of this world takes to settle messages, the end of its log once that says this, and how long it takes to end.
+/// Returns the time in which a host settles messages, the end of its log once that contains `until`, and the time of its drain.
 fn drained(world: &World, until: Option<&str>) -> (Duration, Vec<Value>, Duration) {
     const COUNT: usize = 3_000;
     fs::write(world.path("messages"), "ack\n".repeat(COUNT)).unwrap();
@@ -313,7 +313,7 @@ fn said(line: &Value) -> &str {
     line["message"].as_str().unwrap_or_default()
 }
 
-/// What a host says of a collector that is in trouble, and that it is none the slower.
+/// Log lines of a host about a failing collector, and proof that the host is no slower.
 fn against(endpoint: &str, until: Option<&str>) -> Vec<Value> {
     let (plain, ..) = drained(&World::new(PLAIN), None);
     let (took, lines, ended) = drained(&World::new(&acking(endpoint)), until);

@@ -1,5 +1,5 @@
 ;; The tour's handler: a preview-1 command, written by hand so that it needs no compiler.
-;; The first letter of the body says what becomes of the message:
+;; The first letter of the body decides the outcome of the message:
 ;;   r  fails for now: exit 75, which asks for a retry
 ;;   b  is bad input: exit 65 and a word on standard error, which dead-letters
 ;;   l  loops for ever, until the processing timeout stops it

@@ -1,4 +1,4 @@
-// Delivers a message to a URL as a signed webhook; the answer's status says what becomes of the message.
+// Delivers a message to a URL as a signed webhook. The status of the response decides the outcome.
 import { DeadLetter, Delay, remaining, shouldStop } from "../../sdk/js/hostler.js";
 
 /** The longest wait for an answer. It ends sooner if the processing timeout is near, or the host drains. In milliseconds. */
@@ -55,7 +55,7 @@ export async function signed({ id, body }, secrets, seconds = Math.floor(Date.no
   };
 }
 
-/** Returns if the receiver has taken it; else throws what is to become of the message. */
+/** Returns if the receiver has accepted the message; otherwise throws the outcome. */
 function judge({ status, retryAfter, excerpt }) {
   if (status >= 200 && status < 300) return;
   const said = `the receiver said ${status}${excerpt && `: ${excerpt}`}`;

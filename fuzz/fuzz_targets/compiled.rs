@@ -47,7 +47,7 @@ enum Edit {
     Replace(u8, u8),
 }
 
-/// What is worth to be exchanged in a header.
+/// Values that the target swaps in a header.
 const WORDS: [&str; 12] = [
     "\"hostler\":\"0.1.0\"",
     "\"hostler\":\"0.0.9\"",

@@ -58,7 +58,7 @@ fn explained(error: &ConfigError) {
     }
 }
 
-/// What a consumer grants in its environment is in no text, even when something else is wrong.
+/// No text contains the variables that a consumer grants, even if something else is wrong.
 fn shows_no_secret(toml: &str, mut variables: Variables, loaded: &Loaded) {
     let Some(consumer) = loaded.config.consumers.first() else { return };
     let granted = format!("HOSTLER_CONSUMERS__{}__ALLOW__ENV__FUZZ_TOKEN", consumer.name);

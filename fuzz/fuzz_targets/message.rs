@@ -86,7 +86,7 @@ fn arrived(json: &Value, body: &str, message: &Message) {
     }
 }
 
-/// What one message passes on to the next: a valid context, or none; that of its attributes before those of SNS and X-Ray.
+/// Checks the trace context that a message passes on: it is valid or absent, and attributes take precedence over SNS and X-Ray.
 fn traced(message: &Message) {
     let own = TraceContext::of(&message.attributes);
     let Some(context) = message.trace.as_deref() else { return assert_eq!(own, None) };

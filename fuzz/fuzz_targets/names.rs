@@ -1,5 +1,5 @@
-//! What people write in one line: channels, filters, references to handlers, conditions of `requeue`. Each kind is read or
-//! refused with the text in the reason; what is read prints as it was written, and obeys the laws of its kind.
+//! Texts of one line: channels, filters, references to handlers, conditions of `requeue`. Each text is parsed, or refused with
+//! the text in the reason. A parsed value prints as it was written, and obeys the rules of its kind.
 
 #![no_main]
 

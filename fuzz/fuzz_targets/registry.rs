@@ -1,5 +1,5 @@
-//! What a registry of handlers answers: manifests, and challenges to log in. A manifest leads to one of the parts that it
-//! names, or the reason says why not.
+//! Responses of a registry: manifests, and challenges to log in. A manifest leads to one of the parts that it names, or to an
+//! error with the reason.
 
 #![no_main]
 
@@ -30,7 +30,7 @@ fuzz_target!(|answer: &[u8]| {
     }
 });
 
-/// Whether the JSON spells characters by their numbers, so that a digest need not stand there in full.
+/// Returns true if the JSON escapes characters by number. A digest then need not occur verbatim.
 fn escaped(answer: &[u8]) -> bool {
     answer.windows(2).any(|pair| pair == b"\\u")
 }

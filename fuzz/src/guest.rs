@@ -12,10 +12,10 @@ use tokio::runtime::{Builder, Runtime};
 /// Linear memory of a sandbox, in bytes.
 const MEMORY: u64 = 16 << 20;
 
-/// When a guest is stopped.
+/// Time after which a guest is stopped.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// When it must be gone: the promise is 50 ms and an epoch tick, on a machine that is not slowed down by a sanitizer.
+/// Time after which it must be gone. The promise is 50 ms and an epoch tick, without a sanitizer that slows the machine.
 const GONE: Duration = Duration::from_secs(5);
 
 /// Compiles on the thread that asks.

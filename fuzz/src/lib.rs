@@ -1,11 +1,11 @@
-//! What several fuzz targets need: a file of their own, and what a schema says of a config.
+//! Helpers of several fuzz targets: a temporary file, and the check of a config against a schema.
 
 pub mod guest;
 pub mod schema;
 
 use std::path::PathBuf;
 
-/// Where a target may write a file of this name. It lasts as long as `TMPDIR`, which `tests/fuzz.sh` makes and removes.
+/// Path at which a target may write a file of this name. It lasts as long as `TMPDIR`, which `tests/fuzz.sh` creates and removes.
 pub fn scratch(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("hostler-fuzz-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for temporary files");

@@ -1,4 +1,4 @@
-//! Whether a value fits a JSON Schema, as far as `hostler schema` uses JSON Schema.
+//! Checks a value against a JSON Schema, as far as `hostler schema` uses JSON Schema.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use regex_lite::Regex;
 use serde_json::{Map, Value};
 
-/// What of `value` does not fit, by its path; a word that this does not know is a fault too, lest it pass unseen.
+/// Returns the path of the first part of `value` that does not fit. An unknown keyword of the schema is an error too.
 pub fn misfit(schema: &Value, value: &Value) -> Option<String> {
     let schema = schema.as_object().expect("a schema is an object");
     schema.iter().find_map(|(word, wanted)| {

@@ -1,4 +1,4 @@
-//! What cannot be processed is kept in a queue of its own, as it was sent and with its story.
+//! Dead letters: messages that cannot be processed are kept in a separate queue, unchanged and with the reason.
 
 use hostler_queue::{ATTEMPTS_ATTRIBUTE, MAX_REASON, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
 use hostler_types::message::{AttributeValue, Attributes};

@@ -172,7 +172,7 @@ pub async fn declaring_changes_no_order<H: Harness>(harness: &H) {
     assert_eq!(bodies(&take(&plain, 10).await), ["a2"], "nothing waits for another");
 }
 
-/// What was sent before its queue became ordered may have no group; all of that is one.
+/// Messages that were sent before their queue became ordered may have no group. They form one group.
 pub async fn dead_letters_without_a_group_keep_their_order<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     send(&broker, "jobs", vec![text("1"), text("2")]).await;

@@ -134,7 +134,7 @@ pub async fn entries_are_independent<H: Harness>(harness: &H) {
     assert_eq!(take(&queue, 10).await.len(), 1, "only the released one is left");
 }
 
-/// Whether its attempt counts is for the queue to say, but it counts once at most.
+/// The queue decides if the attempt counts. It counts at most once.
 pub async fn give_back<H: Harness>(harness: &H) {
     let broker = harness.broker().await;
     let queue = broker.open(&spec("jobs")).await.unwrap();

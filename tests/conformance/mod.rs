@@ -25,11 +25,11 @@ use tokio_util::sync::CancellationToken;
 pub trait Harness: Sized {
     /// A lease or delay that passes soon, and yet not before the next call is made.
     const TICK: Duration;
-    /// How long the service remembers a dedupe key.
+    /// Time for which the service remembers a dedupe key.
     const DEDUPE_WINDOW: Duration;
     /// The largest message it takes, in bytes.
     const MAX_MESSAGE: usize;
-    /// Whether it is AWS, or a server that does as AWS: [`beyond_aws!`] has what it is not asked.
+    /// Set for AWS, and for servers that behave as AWS. They skip the checks of [`beyond_aws!`].
     const AWS: bool = false;
 
     /// A fresh, empty service.
@@ -150,7 +150,7 @@ use beyond_aws;
 
 /// A lease that does not end during a test.
 const LONG: Duration = Duration::from_secs(60);
-/// How long an event is waited for; no more than any driver's longest wait.
+/// Maximum wait for an event; no more than any driver's longest wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn channel(name: &str) -> Channel {
@@ -184,7 +184,7 @@ async fn send(broker: &Arc<dyn Provisioner>, name: &str, batch: Vec<Outgoing>) -
     broker.send(&channel(name), batch).await.into_iter().map(|sent| sent.unwrap()).collect()
 }
 
-/// What is there now.
+/// Returns the messages that are visible now.
 async fn take(queue: &Arc<dyn Queue>, max: usize) -> Vec<Delivery> {
     receive(queue, max, Duration::ZERO, LONG).await
 }

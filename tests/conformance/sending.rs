@@ -1,4 +1,4 @@
-//! What is sent arrives as it was sent, once due, or is refused; and it is counted.
+//! Sending: a message arrives unchanged when it is due, or is refused; and it is counted.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! What keeps a consumer from taking messages, and what it shows meanwhile: the rate limit, pauses, the breaker.
+//! Reasons for a consumer to take no messages, and its status meanwhile: the rate limit, pauses, the breaker.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -260,7 +260,7 @@ async fn leases_that_all_end_because_heartbeats_fail_show_until_nothing_is_left_
     assert_eq!(settles_at(&["work 50"], denying, 5, [100, 160, 280, 300]).await, [true, false, false, true]);
 }
 
-/// What a consumer shows once it is as `shown` wants it.
+/// Waits for a status that satisfies `shown`, and returns it.
 async fn until_shown(stage: &Stage, shown: impl Fn(State, bool, Option<BreakerState>) -> bool) {
     let wait = async {
         loop {
@@ -336,7 +336,7 @@ async fn too_much_that_fails_opens_the_breaker_and_one_message_closes_it() {
 /// An ordered queue that hands out several of a group at once, as SQS does, and keeps in mind what was settled.
 #[derive(Default)]
 struct Several {
-    /// How many calls, by turns receives and settlements, panic before one does what it should.
+    /// Number of calls, alternately receives and settlements, that panic before one works.
     panics: AtomicUsize,
     messages: Mutex<VecDeque<(&'static str, &'static str)>>,
     /// The time that an extension takes.

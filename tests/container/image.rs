@@ -1,4 +1,4 @@
-//! What the image holds and says of itself, and that it runs locked up.
+//! Content and labels of the image, and a run with as few rights as possible.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use super::work;
 use crate::support::engine::{Container, Engine, IMAGE};
 use crate::support::hostler::{Depth, PATIENCE, until};
 
-/// What the image may hold, in bytes, beyond its handler.
+/// Maximum size of the image without its handler, in bytes.
 const LARGEST: u64 = 60_000_000;
 
 /// All that may be denied to it is.
@@ -97,7 +97,7 @@ fn it_runs_the_quickstart_locked_up() {
     assert_eq!(container.state()["OOMKilled"], false);
 }
 
-/// What a sum that shares nothing with the handler makes of what the handler added up.
+/// Compares the handler's sums with those of a program that shares no code with it.
 fn compared(totals: &Path) -> String {
     let (sum, sample) = (repository("examples/flights/expected.py"), repository("examples/flights/sample.jsonl"));
     let output = Command::new("python3").args([&sum, &sample, "--compare"]).arg(totals).output().unwrap();

@@ -1,4 +1,4 @@
-//! How a container ends and begins again: `docker stop`, `docker kill`, a restart over what was left.
+//! Ends and restarts of a container: `docker stop`, `docker kill`, a restart over leftovers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::support::hostler::{Depth, PATIENCE, SECOND, until};
 
 const GRACE: &str = "host.shutdown_grace = '5s'";
 
-/// What the log says became of messages.
+/// Outcomes of messages, by the log.
 fn settled(container: &Container, disposition: &str) -> usize {
     container.lines().iter().filter(|line| line["disposition"] == disposition).count()
 }

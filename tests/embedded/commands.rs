@@ -1,4 +1,4 @@
-//! What commands do to the embedded queue's file, and what they leave as it is.
+//! Effects of commands on the embedded queue's file.
 
 use crate::support::hostler::{Depth, Said, World};
 

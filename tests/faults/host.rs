@@ -14,7 +14,7 @@ use crate::support::proxy::{Line, Proxy};
 use crate::support::servers::Kind;
 use crate::support::sqs::Aws;
 
-/// Whether a line of the log, or what a command said, has all of these parts.
+/// Returns true if a log line, or the output of a command, contains all of these parts.
 fn has(text: &str, parts: &[&str]) -> bool {
     parts.iter().all(|part| text.contains(part))
 }
@@ -239,7 +239,7 @@ fn damage(world: &World) {
     file.write_all_at(&vec![0xa5; 40 * 4096], pages / 2 * 4096).unwrap();
 }
 
-/// What is said of a damaged queue.
+/// Error text for a damaged queue.
 const DAMAGED: [&str; 3] = ["queue.db` is damaged", "put a sound copy in its place", "move it away"];
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use super::WORK;
 use crate::support::hostler::{Host, PATIENCE, World, announce, until};
 
-/// What makes a container's view of processes.
+/// Arguments of `unshare` for a view of processes as in a container.
 const UNSHARE: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
 
 /// A host beside a shell, which does what each line says in the same container, and prints the exit code.
@@ -26,7 +26,7 @@ impl Container {
         Self { shell, said }
     }
 
-    /// What a command prints, and its exit code.
+    /// Output of a command, and its exit code.
     fn run(&mut self, line: &str) -> (String, i32) {
         writeln!(self.shell.stdin.as_mut().unwrap(), "{line}").unwrap();
         let mut text = String::new();

@@ -9,7 +9,7 @@ use crate::invoke::{answer, answer_of, consumer};
 use crate::support::guests::{command, component};
 use crate::support::hostler::PATIENCE;
 
-/// What `up\rover ESC[2J BEL CSI` is shown as.
+/// The escaped form of `up\rover ESC[2J BEL CSI`.
 const SHOWN: &str = r"up\rover\u{1b}[2J\u{7}\u{9b}";
 
 /// It is cut to some pages, and says so.

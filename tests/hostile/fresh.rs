@@ -1,4 +1,4 @@
-//! What a guest leaves in its memory is gone before the next one runs there, wherever the kernel has put it meanwhile.
+//! Fresh memory: data that a guest leaves is gone before the next guest runs, even if the kernel has moved or swapped it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -18,7 +18,7 @@ use crate::support::hostler::{Host, PATIENCE, Said, World, announce};
 /// Names the world of the process that is to be hardened.
 const CHILD: &str = "HOSTLER_TEST_HARDENED";
 
-/// What `escape.c` tries, in the order of its bits.
+/// The attempts of `escape.c`, in the order of its bits.
 const DEEDS: [&str; 14] = [
     "read a granted folder",
     "write to a granted folder",

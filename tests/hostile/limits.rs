@@ -98,7 +98,7 @@ fn a_component_of_many_instances_takes_no_neighbour_s_place() {
     assert_eq!(in_flight(&world, "hostile"), 16);
 }
 
-/// How many messages a consumer works on, as the health file has it.
+/// Number of messages in flight, by the health file.
 fn in_flight(world: &World, consumer: &str) -> u64 {
     shown(world, consumer, "in_flight")
 }

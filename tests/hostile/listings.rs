@@ -15,7 +15,7 @@ use crate::support::hostler::{Host, PATIENCE, World};
 /// So many that a listing of all of them takes megabytes.
 const FILES: usize = 20_000;
 
-/// What listings may add to the host's memory, in KiB.
+/// Maximum growth of the host's memory by listings, in KiB.
 const MOST: u64 = 64 * 1024;
 
 fn world(handler: &Path, keys: &str, files: usize) -> World {

@@ -32,7 +32,7 @@ use crate::http::HOSTILE;
 use crate::support::guests::{command, component};
 use crate::support::hostler::{Host, PATIENCE, World, until};
 
-/// What one guest tries, and what the log says of it.
+/// An attempt of a guest, and the log line about it.
 struct Attempt {
     word: &'static str,
     body: String,

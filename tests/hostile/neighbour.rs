@@ -1,4 +1,4 @@
-//! What a neighbour keeps of its throughput beside a guest that does its worst.
+//! Throughput of an ordinary consumer beside hostile guests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,10 +9,10 @@ use super::{Attempt, INSTANCES, attempts, config, send, world};
 use crate::support::hostler::{Host, PATIENCE, until};
 use crate::support::prometheus::{Scrape, free_address};
 
-/// How many messages of the neighbour are timed: half a second or so.
+/// Number of timed messages of the neighbour: about half a second.
 const TIMED: usize = if cfg!(debug_assertions) { 1_000 } else { 20_000 };
 
-/// How many it has in all: it always has something to do.
+/// Number of all its messages: enough to keep it busy.
 const MESSAGES: usize = 4 * TIMED;
 
 /// The part of its throughput that a neighbour has to keep. A machine that is busy with other things spreads the pairs so far that no
@@ -21,11 +21,11 @@ fn bound() -> f64 {
     std::env::var("HOSTLER_KEPT").ok().and_then(|text| text.parse().ok()).unwrap_or(0.5)
 }
 
-/// How often a pair is measured, at least and at most. The machine is not equally fast from one second to the next, whoever runs
-/// on it: the pair in the middle counts.
+/// Minimum and maximum number of pairs to measure. The speed of the machine varies from one second to the next, so the median
+/// pair counts.
 const ROUNDS: [usize; 2] = [3, 21];
 
-/// How many of its messages a consumer has done with.
+/// Number of messages that a consumer has finished.
 fn settled(address: SocketAddr, consumer: &str) -> f64 {
     Scrape::of(address).get("hostler_messages_settled_total", &[("hostler_consumer", consumer)]).unwrap_or(0.0)
 }
@@ -39,8 +39,8 @@ fn rate(address: SocketAddr) -> f64 {
     })
 }
 
-/// What the neighbour keeps of its throughput once there are hostile messages. One host shows both, one after the other: between two,
-/// the machine changes by more than is measured here. Nobody reads its log, which would take as much time as the neighbour has.
+/// Returns the share of its throughput that the neighbour keeps beside hostile messages. One host runs without and then with them,
+/// because the machine varies more between two hosts than the measured effect. The log is not read, because that would be slow.
 fn kept(attempt: &Attempt) -> f64 {
     let (world, address) = (world(attempt), free_address());
     world.config(&format!("telemetry.prometheus = '{address}'\n{}", config(attempt)));

@@ -1,4 +1,4 @@
-//! How late a guest is stopped that writes to all of its memory at once, at the largest memory for which promise 5 holds.
+//! Delay of stopping a guest that writes to all of its memory at once, at the largest memory for which promise 5 holds.
 
 use crate::support::guests::command;
 use crate::support::hostler::{World, announce};

@@ -45,7 +45,7 @@ fn a_file_beyond_the_limit_of_sizes_ends_nobody_but_its_guest() {
     assert_eq!(host.stop(), 0);
 }
 
-/// Where a thread cannot be started, the host says so before it takes anything.
+/// If a thread cannot be started, the host reports that before it takes any message.
 #[test]
 fn too_low_a_limit_of_processes_is_told_with_its_cure() {
     let exits = command("main-exits").display().to_string();

@@ -10,14 +10,14 @@ use rusqlite::Connection;
 use crate::http::HOSTILE;
 use crate::support::hostler::{Host, PATIENCE, World};
 
-/// What a guest writes of each body, in bytes.
+/// Number of bytes that a guest writes of each body.
 const WRITTEN: usize = 16 * 1024;
 
-/// What the server sees of each at least, while its guest has not finished it.
+/// Minimum number of bytes that the server has received of each body before its guest has finished it.
 const SEEN: usize = 12 * 1024;
 
-/// How the requests say how long their bodies are: chunked; a length of which half is missing; a length of which all is there,
-/// but for the guest's word that it is the whole body.
+/// Kinds of body lengths: chunked; a length of which half is missing; a complete length, but without the guest's call that finishes
+/// the body.
 const FRAMINGS: [(&str, Option<usize>); 3] =
     [("chunked", None), ("half", Some(2 * WRITTEN)), ("unfinished", Some(WRITTEN))];
 
@@ -27,13 +27,13 @@ struct Upload {
     path: String,
     /// Bytes of the body that have come.
     bytes: usize,
-    /// Whether the request came to its end as HTTP has it.
+    /// Set if the request was complete by the rules of HTTP.
     whole: bool,
-    /// Whether the connection, or the request, is over.
+    /// Set if the connection or the request has ended.
     over: bool,
 }
 
-/// What has come, and who waits for more.
+/// The received bytes, and the tasks that wait for more.
 #[derive(Default)]
 struct Record {
     uploads: Mutex<Vec<Upload>>,

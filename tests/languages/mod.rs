@@ -30,7 +30,7 @@ struct Language {
     /// Of its guest, in `tests/languages`.
     folder: &'static str,
     kind: Kind,
-    /// What its guest is made of beside its own folder.
+    /// Further sources of its guest, besides its own folder.
     needs: &'static [&'static str],
 }
 
@@ -44,7 +44,7 @@ const PYTHON: Language =
 /// In the order of the table.
 const LANGUAGES: [Language; 5] = [RUST, PYTHON, JS, GO, C];
 
-/// What a language promises of a case.
+/// A language's promise for a case.
 enum Promise {
     Yes,
     /// Kept, and there is something to know about it.
@@ -320,7 +320,7 @@ fn table() -> String {
     format!("{}\n\n{}\n", lines.join("\n"), notes.join("  \n"))
 }
 
-/// That the promises are kept is for the tests above to say.
+/// The tests above check that the promises are kept.
 #[test]
 fn the_table_in_the_docs_is_what_is_promised() {
     let (path, table) = (here("book/src/languages/README.md"), table());

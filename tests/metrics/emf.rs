@@ -1,4 +1,4 @@
-//! What CloudWatch is told on standard output.
+//! Metrics for CloudWatch on standard output.
 
 use std::collections::BTreeMap;
 use std::fs;

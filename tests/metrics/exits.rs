@@ -9,7 +9,7 @@ use crate::support::hostler::{Host, PATIENCE, SECOND, World, until};
 use crate::support::prometheus::free_address;
 use crate::support::web::{Reply, Web};
 
-/// How many messages have to pass.
+/// Number of messages that must be settled.
 const MESSAGES: usize = 400;
 
 /// All pass while the host tries to export as often as it can, and then it ends in time.

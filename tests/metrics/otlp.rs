@@ -1,4 +1,4 @@
-//! What a collector is told by OTLP, over HTTP and gRPC.
+//! Metrics for a collector by OTLP, over HTTP and gRPC.
 
 use std::collections::BTreeSet;
 

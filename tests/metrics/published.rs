@@ -23,7 +23,7 @@ for line in open(sys.argv[2]):
         print(error.json_path, error.message)
 ";
 
-/// What a schema has against the lines of a file, each a JSON document; empty: nothing.
+/// Returns the schema's errors in the lines of a file, each a JSON document. Empty: no errors.
 pub fn complaints(schema: &Path, lines: &Path) -> String {
     let mut python = Command::new(installed("collector").join("bin/python"));
     let said = Said::new(python.args(["-c", VALIDATE]).args([schema, lines]).output().unwrap());

@@ -1,4 +1,4 @@
-//! What Prometheus is told.
+//! Metrics for Prometheus.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

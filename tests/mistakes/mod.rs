@@ -28,7 +28,7 @@ const PROMPT: &str = "$ hostler ";
 struct Page {
     file: PathBuf,
     text: String,
-    /// What differs from run to run, and its stand-in.
+    /// A text that differs from run to run, and its placeholder.
     volatile: Vec<(Regex, &'static str)>,
 }
 

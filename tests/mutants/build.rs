@@ -19,7 +19,7 @@ const PARTS: [(&str, &str, &str); 3] = [
 /// Faults of this part are looked for in its own world, all others in that of SQS.
 const EMBEDDED: &str = "queue/embedded/";
 
-/// How many are planted by default, at most.
+/// Maximum number of faults to plant by default.
 const FEW: usize = 3;
 
 fn main() {

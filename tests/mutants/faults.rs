@@ -1,4 +1,4 @@
-// The planted faults: what is replaced in which file. Each is a mistake that somebody could make.
+// The planted faults: a file, and the text to replace in it. Each is a plausible mistake.
 
 /// A fault.
 pub struct Fault {
@@ -11,7 +11,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Whether its name or its file has this in it.
+    /// Returns true if its name or its file contains this word.
     pub fn is_named(&self, word: &str) -> bool {
         self.name.contains(word) || self.file.contains(word)
     }

@@ -27,9 +27,9 @@ pub struct Service {
 
 #[derive(Default)]
 pub struct Script {
-    /// What sends of a body answer before they work.
+    /// Results of the sends of a body before one works.
     pub answers: HashMap<String, VecDeque<SendError>>,
-    /// What every send answers.
+    /// Result of every send.
     pub dead: Option<QueueError>,
     /// The target knows no dedupe keys.
     pub keyless: bool,
@@ -41,7 +41,7 @@ pub struct Script {
     pub says_ordered: bool,
     /// Ten messages come to the queue before each receive.
     pub flooded: bool,
-    /// How long it takes to load a body that is elsewhere.
+    /// Time to load a body that is stored elsewhere.
     pub load: Duration,
 }
 
@@ -176,7 +176,7 @@ impl Service {
         self.script.lock().unwrap().calls.clone()
     }
 
-    /// What a queue holds and shows, received with a lease that lasts.
+    /// Receives the visible messages of a queue, with a lease that lasts.
     pub async fn take(&self, queue: &str) -> Vec<Delivery> {
         let queue = self.fake.open_stored(&channel(queue)).await.unwrap();
         let request = Receive { max: usize::MAX, wait: Duration::ZERO, lease: DAY };
@@ -188,7 +188,7 @@ impl Service {
         self.take(queue).await.iter().map(|delivery| body(&delivery.message.body)).collect()
     }
 
-    /// How many messages a queue shows.
+    /// Number of visible messages of a queue.
     pub async fn visible(&self, queue: &str) -> u64 {
         self.fake.depths(&[channel(queue)]).await.unwrap()[0].visible
     }

@@ -1,4 +1,4 @@
-//! How `hostler run` ends on SQS: nothing that was started is lost, and nothing that was not waits for its lease.
+//! Ends of `hostler run` on SQS: started messages are not lost, and others do not wait for their leases.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::support::proxy::Proxy;
 use crate::support::servers::{Kind, Server};
 use crate::support::sqs::Aws;
 
-/// How many messages a host has done. All others have gone back without having been started.
+/// Number of messages that a host finished. All others have gone back unstarted.
 fn acked(host: &Host) -> u64 {
     let (acked, others): (Vec<_>, Vec<_>) = settlements(host).into_iter().partition(|line| line["outcome"] == "ack");
     assert!(others.iter().all(went_back), "{others:?}");

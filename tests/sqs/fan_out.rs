@@ -10,7 +10,7 @@ use crate::support::hostler::{Host, PATIENCE};
 use crate::support::servers::Kind;
 use crate::support::sqs::Aws;
 
-/// Whether a routing key passes.
+/// Returns true if a routing key passes.
 type Filter = fn(&str) -> bool;
 
 const KEYS: [&str; 5] = ["MOBILE.APPLE", "MOBILE.SAMSUNG", "MOBILE.APPLE.OLD", "DESKTOP.APPLE", "MOBIL"];

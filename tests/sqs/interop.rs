@@ -1,4 +1,4 @@
-//! What others send reaches the handler as it was sent, and what hostler sends reaches others.
+//! Interoperation: messages of other clients reach the handler unchanged, and messages of hostler reach other clients.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -320,7 +320,7 @@ fn queues_of_an_exchange_share_a_body() {
     assert_eq!(world.python(KEYS).as_array().unwrap().len(), 1, "nobody can tell who is the last");
 }
 
-/// When each object in the bucket was stored, in seconds.
+/// Time at which each object in the bucket was stored, in seconds.
 const STORED: &str = "
 objects = s3.list_objects_v2(Bucket=bucket).get('Contents', [])
 print(json.dumps({one['Key']: int(one['LastModified'].timestamp()) for one in objects}))";

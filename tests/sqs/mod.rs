@@ -37,12 +37,12 @@ const KEEP: &str = "
     allow.dirs = [{ host = 'kept', guest = '/kept', mode = 'rw' }]
 ";
 
-/// What the handler of [`KEEP`] got as the body of a message.
+/// Body of a message that the handler of [`KEEP`] received.
 fn kept(world: &Aws, id: &str) -> Vec<u8> {
     fs::read(world.path("kept").join(id)).unwrap()
 }
 
-/// What the handler of [`KEEP`] got as the attributes of a message.
+/// Attributes of a message that the handler of [`KEEP`] received.
 fn kept_attributes(world: &Aws, id: &str) -> Value {
     let env = fs::read_to_string(world.path("kept").join(format!("{id}.env"))).unwrap();
     let attributes = env.lines().find_map(|line| line.strip_prefix("MESSAGE_ATTRIBUTES=")).unwrap();

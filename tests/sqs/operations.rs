@@ -1,5 +1,5 @@
-//! What operators count on: messages moved back with all that they carry, credentials from the task's role, logs that can
-//! be shown to anybody.
+//! Operators' needs: messages that are moved back with all their attributes, credentials from the task's role, logs without
+//! secrets.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

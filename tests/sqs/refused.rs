@@ -12,7 +12,7 @@ use super::WORK;
 use crate::support::hostler::{PATIENCE, Said, World, until};
 use crate::support::scripted::{Answer, Scripted};
 
-/// How soon a lease and the patience of the health check end.
+/// Length of a lease, and of the health check's limit.
 const SHORT: &str =
     "lease = '1s'\nprocessing_timeout = '1s'\nhealthcheck_timeout = '3s'\nretry = { requeues = 0, delays = 0 }";
 

@@ -1,4 +1,4 @@
-//! What the settings and the network may do to hostler on SQS: what it says, how it ends, and what it costs.
+//! Effects of settings and the network on hostler with SQS: errors, exit codes and costs.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Instant;
@@ -17,7 +17,7 @@ fn run(world: &World) -> Said {
     world.output(&["run"])
 }
 
-/// What a command said, and its exit code is this.
+/// Output of a command that ends with this exit code.
 #[track_caller]
 fn said_with(code: i32, said: &Said, parts: &[&str]) {
     assert_eq!(said.code, code, "{said:?}");

@@ -113,7 +113,7 @@ async fn a_dead_letter_queue_that_is_not_there_is_not_looked_for_with_every_coun
     assert_eq!(asked("gone"), 3, "a queue may come to be at any time");
 }
 
-/// That call is never answered. While one waits for it, the leases of the rest run.
+/// The call is never answered. While the consumer waits for it, the leases of the others run.
 #[tokio::test]
 async fn a_receive_does_not_wait_until_finished_messages_are_removed() {
     let deletes = AtomicUsize::new(0);
@@ -159,7 +159,7 @@ async fn each_of_two_fifo_receives_whose_answers_are_lost_is_asked_for_again() {
     assert!(!ids[..4].contains(&ids[4]), "{ids:?}");
 }
 
-/// What was sent before the run began has a later time than our clock shows.
+/// Messages that were sent before the run began have a later time than our clock shows.
 #[tokio::test]
 async fn a_requeue_goes_by_the_clock_of_the_service() {
     const AHEAD: Duration = Duration::from_secs(3600);

@@ -1,4 +1,4 @@
-//! Delays beyond what SQS keeps itself: what is sent, and what becomes of it at a receive.
+//! Delays beyond the maximum of SQS: the messages that are sent, and their receives.
 
 use std::time::SystemTime;
 

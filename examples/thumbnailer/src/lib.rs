@@ -5,7 +5,7 @@ mod thumbnail;
 use hostler_guest::{Failure, Malformed, Message, Outcome, handler};
 use thumbnail::{Format, thumbnail};
 
-/// How wide a thumbnail is, in pixels, if the message does not say.
+/// Default width of a thumbnail, in pixels.
 const WIDTH: u32 = 320;
 
 /// The widest that a message may ask for.

@@ -8,24 +8,24 @@ use image::codecs::png::PngEncoder;
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageEncoder, ImageError, ImageReader, Limits, RgbImage, RgbaImage};
 
-/// What an image may take while it is decoded, in bytes; [`AROUND`] is beside it. Together they have to fit
-/// `limits.memory` in `hostler.toml`.
+/// Maximum memory of an image while it is decoded, in bytes, without [`AROUND`]. Both together must fit into
+/// `limits.memory` of `hostler.toml`.
 const ROOM: u64 = 208 << 20;
 
-/// What a decoder may take beside the pixels, in bytes: its metadata, and a few rows.
+/// Maximum memory of a decoder in addition to the pixels, in bytes: metadata, and a few rows.
 const AROUND: u64 = 32 << 20;
 
 /// The most that a pixel takes: 11 bytes in a progressive CMYK JPEG, all coefficients at once and the result; 12 in a PNG
 /// of 16 bits with transparency, as it is and as 8 bits.
 const PIXEL: u64 = 12;
 
-/// How good a JPEG is, of 100.
+/// Quality of a JPEG, from 1 to 100.
 const QUALITY: u8 = 82;
 
 /// The largest colour profile that is kept, in bytes: cameras' have some hundred.
 const PROFILE: usize = 16 << 10;
 
-/// What a thumbnail is encoded as.
+/// Encoding of a thumbnail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Jpeg,
@@ -142,7 +142,7 @@ fn on_white(image: &RgbaImage) -> RgbImage {
     white
 }
 
-/// Whether a colour profile is one for the colours of a thumbnail, and small.
+/// Returns true if a colour profile is small and fits the colours of a thumbnail.
 fn is_kept(profile: &[u8]) -> bool {
     profile.len() <= PROFILE && profile.get(16..20) == Some(b"RGB ")
 }
@@ -168,7 +168,7 @@ pub mod tests {
     use super::*;
     use image::{ImageFormat, Luma, Rgb, Rgba};
 
-    /// What EXIF says of how the camera was held, as bytes of a TIFF with one entry.
+    /// EXIF data with the orientation of the camera, as bytes of a TIFF with one entry.
     fn held(orientation: u8) -> Vec<u8> {
         [&b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0"[..], &[orientation, 0, 0, 0], &[0; 4]].concat()
     }

@@ -13,11 +13,11 @@ use simulation::{Kind, System};
 include!("../faults.rs");
 include!(concat!(env!("OUT_DIR"), "/mutants.rs"));
 
-/// How many seeds are tried for each.
+/// Number of seeds to try for each.
 const SEEDS: u64 = 10_000;
-/// How many of them are tried between two signs of life.
+/// Number of seeds between two progress messages.
 const STEP: usize = 50;
-/// How long that may take: a hundred times what it takes when nothing is planted.
+/// Time limit: a hundred times the duration without a planted fault.
 const ENDLESS: Duration = Duration::from_secs(60);
 /// Names the fault that a process is for.
 const ONE: &str = "HOSTLER_MUTANT";

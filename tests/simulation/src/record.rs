@@ -26,7 +26,7 @@ pub struct Fate {
     pub replied: bool,
     pub copies: u32,
     pub removed: bool,
-    /// When it may start at the earliest.
+    /// Earliest start.
     pub not_before: Option<Instant>,
     /// Number of handler starts on the message.
     pub starts: u32,
@@ -43,7 +43,7 @@ pub struct Delivery {
     /// Time until which the queue has leased the message to the receiver.
     pub until: Instant,
     pub received_at: Instant,
-    /// When its message may start, if the queue gave it away before, or so shortly after that its process may not know yet.
+    /// Due time of its message, if the queue delivered it before, or so shortly after that its process may not know yet.
     pub waits_until: Option<Instant>,
     /// Time until which the receiver may rely on the lease, by the receiver's knowledge. `None`: the receiver does not know the
     /// delivery.

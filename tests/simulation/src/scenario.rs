@@ -162,7 +162,7 @@ pub struct Planned {
     pub name: String,
     pub group: Option<String>,
     pub sent_at: Duration,
-    /// When it may start at the earliest, in whole seconds from the begin of the run.
+    /// Earliest start, in whole seconds from the start of the run.
     pub not_before: Option<Duration>,
 }
 

@@ -10,7 +10,7 @@ fn subject() -> System {
     simulation::system!(hostler_consumer, hostler_queue_sqs, hostler_queue_embedded)
 }
 
-/// How many seeds are tried: many in a release build, some in a debug build.
+/// Number of seeds to try: many in a release build, some in a debug build.
 fn seeds() -> u64 {
     let told = env::var("HOSTLER_SEEDS").ok().map(|count| count.parse().unwrap());
     told.unwrap_or(if cfg!(debug_assertions) { 200 } else { 10_000 })

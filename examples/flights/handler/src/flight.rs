@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-/// What is counted of a flight that departed. Delays are in minutes, negative when early.
+/// The counted values of a flight that departed. Delays are in minutes, negative when early.
 #[derive(Debug, PartialEq)]
 pub struct Departed {
     /// Two capital letters or digits, so safe in a file name.
@@ -15,7 +15,7 @@ pub struct Departed {
     pub arr_delay: Option<i64>,
 }
 
-/// Why a row is not counted.
+/// Reason why a row is not counted.
 #[derive(Debug, PartialEq)]
 pub enum Reject {
     /// The row breaks the format; the text names the field and never quotes the row, for reasons end up in logs.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::totals::{Entry, Totals};
 
-/// How much of a file is read at once, in bytes: some lines of a ledger, and all of a totals file.
+/// Number of bytes to read at once: some lines of a ledger, or a whole totals file.
 const CHUNK: usize = 4096;
 
 /// Counts `entry` for `carrier`, unless `redelivered` and in the ledger already, and brings the totals up to date.

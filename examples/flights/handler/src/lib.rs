@@ -18,7 +18,7 @@ use std::path::Path;
 use totals::Entry;
 
 mod bindings {
-    //! What wit-bindgen makes of the contract.
+    //! Code that wit-bindgen generates from the contract.
     #![allow(missing_docs, reason = "generated code")]
     wit_bindgen::generate!({ world: "consumer", path: "../../../wit" });
     export!(Flights with_types_in self);

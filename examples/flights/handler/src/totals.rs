@@ -14,7 +14,7 @@ pub struct Totals {
     pub arr_delay: i64,
     /// Flights without an arrival delay.
     pub arr_delay_missing: u64,
-    /// How much of the ledger is in the sums.
+    /// Number of bytes of the ledger that the sums include.
     pub ledger_bytes: u64,
     /// Of the numbers above, for a reader that comes in the middle of a write.
     check: u32,
@@ -46,7 +46,7 @@ impl Totals {
         }
     }
 
-    /// What the totals file is to hold: the JSON and spaces.
+    /// Content of the totals file: the JSON and spaces.
     pub fn encode(&mut self) -> Result<Vec<u8>, serde_json::Error> {
         self.check = self.digest();
         let mut file = serde_json::to_vec(self)?;
@@ -87,7 +87,7 @@ impl Entry<'_> {
         Ok(line)
     }
 
-    /// Whether `ledger` holds a line with this id.
+    /// Returns true if `ledger` has a line with this id.
     pub fn is_in(&self, ledger: &[u8]) -> Result<bool, serde_json::Error> {
         let start = [b"[", serde_json::to_vec(self.0)?.as_slice(), b","].concat();
         Ok(ledger.split(|byte| *byte == b'\n').any(|line| line.starts_with(&start)))

@@ -13,7 +13,7 @@ pub fn set(locale: Locale) {
     ACTIVE.set(locale);
 }
 
-/// Which one it is.
+/// The active locale.
 pub fn get() -> Locale {
     ACTIVE.get()
 }

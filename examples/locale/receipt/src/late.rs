@@ -1,10 +1,10 @@
-//! What becomes of a message whose time ran out.
+//! Outcomes of messages that exceeded their processing timeout.
 
 use std::time::Duration;
 
 use hostler_guest::{Message, Outcome};
 
-/// How long a message that may wait is left alone.
+/// Delay of a message that may wait.
 const LATER: Duration = Duration::from_secs(600);
 
 /// By the attribute `when-late`: `later` tries again after ten minutes, within the attempts of the retry policy. Any other

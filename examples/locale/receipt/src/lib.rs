@@ -1,4 +1,4 @@
-//! What the components of this example share: receipts, and the locales that they are written in.
+//! Code that the components of this example share: receipts, and the locales that they are written in.
 
 mod late;
 mod locale;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub use late::late;
 pub use locale::Locale;
 
-/// What was bought.
+/// The purchase.
 #[derive(Deserialize)]
 struct Order {
     name: String,
@@ -18,7 +18,7 @@ struct Order {
 
 /// Writes the receipt of an order. It does not know of locales; `line` does.
 ///
-/// The attribute `fail` lets it go wrong, to see what becomes of the locale then: `error`, `trap` or `hang`.
+/// The attribute `fail` makes it fail, to show the effect on the locale: `error`, `trap` or `hang`.
 ///
 /// # Errors
 /// The body is no order: the message is dead-lettered.

@@ -125,7 +125,7 @@ fn tamper(folder: &std::path::Path) -> Answer {
     Err(format!("{} of {} denied", denied.count(), tried.len()))
 }
 
-/// What WASI calls an operation that is not permitted.
+/// WASI's error code for an operation that is not permitted.
 const EPERM: i32 = 63;
 
 fn attribute(message: &Message, name: &str) -> Option<String> {

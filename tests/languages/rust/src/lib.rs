@@ -8,7 +8,7 @@ use hostler_guest::{
 };
 use serde_json::{Map, json};
 
-/// Whether this instance writes what it is called for.
+/// Set if this instance logs its calls.
 static TELLS: AtomicBool = AtomicBool::new(false);
 
 #[handler]

@@ -40,7 +40,7 @@ struct Stored {
     group: Option<String>,
     visible_at: Instant,
     receives: u32,
-    /// When it was received first, and when it may start.
+    /// Time of the first receive, and the due time.
     first_received_at: Option<Instant>,
     not_before: Option<Instant>,
     /// Receipt of the last receive.
