@@ -60,7 +60,7 @@ Variables override it, with `__` between levels: `HOSTLER_CONSUMERS__ORDERS__CON
 the repository shows every key with a comment, and `hostler schema` prints the JSON Schema.
 
 All errors are reported at once, each with its place and its cure. Durations and sizes carry their unit. Relative paths
-start at the current directory.
+count from the current directory, unless the key says otherwise.
 
 A **channel** is `<queue>`, or `<exchange>.<queue>` for fan-out: what is sent to the exchange reaches every subscribed
 queue whose `filter` matches the routing key. A message without a routing key passes no filter.

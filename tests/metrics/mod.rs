@@ -1,5 +1,5 @@
-//! Metrics on their three ways out of `hostler run`: what they say after a known workload, and that nobody out there who is
-//! slow, or gone, holds up a message.
+//! Metrics of `hostler run` by its three exporters: their values after a known workload, and proof that a slow or missing
+//! receiver holds up no message.
 
 mod dashboard;
 mod emf;

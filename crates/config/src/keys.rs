@@ -192,7 +192,7 @@ pub(super) static KEYS: &[Key] = &[
     key(
         "consumers.*.concurrency",
         Kind::Integer { min: 1, max: 1024 },
-        DefaultValue::Derived("`16`, or as many as the memory of the container carries"),
+        DefaultValue::Derived("`16`, or as many as the container's memory allows"),
         "Messages processed at a time.",
     ),
     key(
@@ -217,8 +217,8 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.longest_delay",
         lasting(Duration::from_secs(0), MAX_DELAY),
         DefaultValue::Value("15m"),
-        "Longest delay that its messages are sent with. Beyond `15m`, a message on SQS waits by being received and hidden: \
-         `provision` then configures the queue to keep the message and to hand it out that often.",
+        "Longest delay of messages that are sent to the consumer. Beyond `15m`, SQS cannot delay a message: the consumer \
+         receives and hides it until it is due, and `provision` sets the queue up for that.",
     ),
     key(
         "consumers.*.on_processing_timeout",
@@ -338,7 +338,7 @@ pub(super) static KEYS: &[Key] = &[
         "consumers.*.allow.networks",
         Kind::Networks,
         DefaultValue::Value("[]"),
-        "Private networks that the names in `allow.http` may lead to. Without it, they lead to public addresses only.",
+        "Private networks to which the names in `allow.http` may resolve. Without it, they must resolve to public addresses.",
     ),
     key(
         "consumers.*.allow.env.*",
@@ -357,7 +357,7 @@ pub(super) static KEYS: &[Key] = &[
     key(
         "consumers.*.limits.memory",
         Kind::Size { min: 1 << 20, max: 4 << 30 },
-        DefaultValue::Derived("`128MiB`, or less where the container's memory is small"),
+        DefaultValue::Derived("`128MiB`, or less if the container's memory is small"),
         "Linear memory of one sandbox.",
     ),
     key(
