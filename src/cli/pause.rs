@@ -58,7 +58,7 @@ pub(super) fn resume(args: &Args) -> Result {
 /// flag that is true if `make` has paused or resumed the consumer.
 fn change(
     args: &Args,
-    make: impl Fn(&Pauses, &str) -> std::result::Result<bool, health::PauseError>,
+    make: impl Fn(&Pauses, &str) -> std::result::Result<bool, health::FolderError>,
 ) -> Result<Vec<(String, bool)>> {
     let file = args.file.clone();
     let file = file.unwrap_or_else(|| config::health_file(args.config.config.as_deref(), std::env::vars_os()));

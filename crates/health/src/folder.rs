@@ -9,15 +9,17 @@ use rustix::process::geteuid;
 
 use super::{lock, trust};
 
-/// The error for a folder that a command cannot create or may not use.
-#[derive(Debug)]
-pub(super) struct FolderError {
-    pub(super) action: &'static str,
-    pub(super) path: PathBuf,
-    pub(super) cause: io::Error,
+/// The error for a folder beside the health file, or a file in it, that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} `{}`: {cause}", path.display())]
+pub struct FolderError {
+    action: &'static str,
+    path: PathBuf,
+    cause: io::Error,
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
+/// Returns a function that adds the failed action, as a verb, and its path to an error.
+pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
     move |cause| FolderError { action, path: path.to_owned(), cause }
 }
 
@@ -66,6 +68,19 @@ fn create_as(
         Some(fault) => Err(failed("trust", folder)(io::Error::other(fault))),
         None => Ok(is_others.then_some((found.uid(), found.gid()))),
     }
+}
+
+/// Returns `true` if the folder exists.
+///
+/// # Errors
+/// The folder cannot be read, or another user may have created it or may write to it.
+pub(super) fn is_there(folder: &Path) -> Result<bool, FolderError> {
+    let found = match fs::symlink_metadata(folder) {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(failed("read", folder)(error)),
+    };
+    trust::fault(&found).map_or(Ok(true), |fault| Err(failed("trust", folder)(io::Error::other(fault))))
 }
 
 fn metadata(folder: &Path) -> Result<Metadata, FolderError> {

@@ -11,7 +11,7 @@
 //! | `pauses` | the consumers that an operator has paused, as files beside the health file |
 //! | `requests` | requests to the host and the host's answers, as files beside the health file |
 //! | `in_flight` | the contents of requests and answers |
-//! | `folder` | creates a folder beside the health file for a command |
+//! | `folder` | creates and checks the folders beside the health file |
 //! | `trust` | checks whether a folder beside the health file can be trusted |
 //! | `presence` | checks whether a running host can answer requests |
 //! | `rival` | detects other writers of the health file |
@@ -45,9 +45,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use hostler_types::{State, Timestamp};
 
 pub use clock::Clock;
+pub use folder::FolderError;
 pub use in_flight::{Answer, CancelResult, MessageReport, Question};
 pub use namespace::{host_beside, read_in_turn};
-pub use pauses::{PauseError, Pauses};
+pub use pauses::Pauses;
 pub use presence::{absence, other_writer};
 pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
 pub use requests::{ANSWER_WAIT, RequestError, Requests, Taken};

@@ -5,26 +5,17 @@
 //! may write to it. No symbolic link is followed.
 
 use std::fs::{self, DirBuilder};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
-use super::folder::{self, FolderError};
+use super::folder::{self, FolderError, failed};
 use super::{lock, trust};
 
 /// The pauses of a host, stored in the folder `<health file>.paused`. Creating this value does not access the folder.
 #[derive(Debug, Clone)]
 pub struct Pauses {
     folder: PathBuf,
-}
-
-/// The error for pauses that cannot be read or changed.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {action} `{}`: {cause}", path.display())]
-pub struct PauseError {
-    action: &'static str,
-    path: PathBuf,
-    cause: io::Error,
 }
 
 impl Pauses {
@@ -42,15 +33,15 @@ impl Pauses {
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be read.
-    pub fn contains(&self, consumer: &str) -> Result<bool, PauseError> {
-        if !self.is_there()? {
+    pub fn contains(&self, consumer: &str) -> Result<bool, FolderError> {
+        if !folder::is_there(&self.folder)? {
             return Ok(false);
         }
         let path = self.folder.join(consumer);
         match fs::symlink_metadata(&path) {
             Ok(found) => Ok(found.is_file() && trust::is_ours(found.uid())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(cause) => Err(PauseError { action: "read", path, cause }),
+            Err(error) => Err(failed("read", &path)(error)),
         }
     }
 
@@ -59,57 +50,40 @@ impl Pauses {
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be written to.
-    pub fn add(&self, consumer: &str) -> Result<bool, PauseError> {
+    pub fn add(&self, consumer: &str) -> Result<bool, FolderError> {
         if let Some(parent) = self.folder.parent() {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
-            made.map_err(|cause| PauseError { action: "create the folder", path: parent.to_owned(), cause })?;
+            made.map_err(failed("create the folder", parent))?;
         }
-        let owner = self.prepare()?;
+        let owner = folder::create(&self.folder)?;
         let path = self.folder.join(consumer);
         match lock::no_follow().write(true).create_new(true).mode(0o600).open(&path) {
             Ok(file) => {
                 // The host ignores files that belong to another user.
                 let given = owner.map_or(Ok(()), |(user, group)| fchown(file, Some(user), Some(group)));
-                given.map_err(|cause| PauseError { action: "hand over", path, cause })?;
+                given.map_err(failed("hand over", &path))?;
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists && is_file(&path) => Ok(false),
-            Err(cause) => Err(PauseError { action: "create", path, cause }),
+            Err(error) => Err(failed("create", &path)(error)),
         }
-    }
-
-    /// Creates the folder, or checks that a command may use it. Returns the user and group that must own new files if
-    /// root works in the folder of another user.
-    fn prepare(&self) -> Result<Option<(u32, u32)>, PauseError> {
-        folder::create(&self.folder).map_err(|FolderError { action, path, cause }| PauseError { action, path, cause })
     }
 
     /// Resumes a consumer. Returns `true` if the consumer was paused before.
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be written to.
-    pub fn remove(&self, consumer: &str) -> Result<bool, PauseError> {
+    pub fn remove(&self, consumer: &str) -> Result<bool, FolderError> {
         if fs::symlink_metadata(&self.folder).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             return Ok(false);
         }
-        self.prepare()?;
+        folder::create(&self.folder)?;
         let path = self.folder.join(consumer);
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(cause) => Err(PauseError { action: "remove", path, cause }),
+            Err(error) => Err(failed("remove", &path)(error)),
         }
-    }
-
-    /// Returns `true` if the folder exists. Fails if another user may have created the folder or may write to it.
-    fn is_there(&self) -> Result<bool, PauseError> {
-        let error = |cause| PauseError { action: "trust", path: self.folder.clone(), cause };
-        let found = match fs::symlink_metadata(&self.folder) {
-            Ok(found) => found,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            Err(cause) => return Err(PauseError { action: "read", path: self.folder.clone(), cause }),
-        };
-        trust::fault(&found).map_or(Ok(true), |fault| Err(error(io::Error::other(fault))))
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::folder::{self, FolderError};
+use super::folder::{self, FolderError, failed};
 use super::verdict::START_TOLERANCE;
 use super::{Answer, MAX_BYTES, Question, Report, Timestamp, lock, trust};
 
@@ -81,15 +81,8 @@ pub struct Taken {
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The file system refused an action, or the folder cannot be trusted.
-    #[error("cannot {action} `{}`: {cause}", path.display())]
-    Failed {
-        /// The action that failed, as a verb.
-        action: &'static str,
-        /// Path that the action applied to.
-        path: PathBuf,
-        /// The system's error.
-        cause: io::Error,
-    },
+    #[error(transparent)]
+    Failed(#[from] FolderError),
     /// The host did not take the request in time. The command has removed the request, so nothing was done.
     #[error("the host (pid {pid}) has taken no request for {}s: it is stopped, or of an earlier version; nothing was done", ANSWER_WAIT.as_secs())]
     NotTaken {
@@ -102,10 +95,6 @@ pub enum RequestError {
         /// The host's process id.
         pid: u32,
     },
-}
-
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RequestError {
-    move |cause| RequestError::Failed { action, path: path.to_owned(), cause }
 }
 
 impl Requests {
@@ -124,7 +113,7 @@ impl Requests {
     /// # Errors
     /// The folder cannot be used, or the host does not answer in time.
     pub fn ask(&self, host: &Report, question: Question) -> Result<Answer, RequestError> {
-        let owner = self.make_folder()?;
+        let owner = folder::create(&self.folder)?;
         let request = Addressed {
             pid: host.pid,
             pid_namespace: host.pid_namespace.clone(),
@@ -140,7 +129,7 @@ impl Requests {
             if let Some(bytes) = read(&answer, MAX_BYTES).map_err(failed("read", &answer))? {
                 // If the removal fails, the host removes the answer later.
                 let _ = fs::remove_file(&answer);
-                return serde_json::from_slice(&bytes).map_err(|error| failed("read", &answer)(error.into()));
+                return Ok(serde_json::from_slice(&bytes).map_err(|error| failed("read", &answer)(error.into()))?);
             }
             #[allow(clippy::disallowed_methods, reason = "a file that appears tells nobody")]
             thread::sleep(LOOK);
@@ -151,29 +140,14 @@ impl Requests {
         }
     }
 
-    /// Creates the folder, or checks that it can be trusted. Returns the user and group that must own new files if root
-    /// works in the folder of another user.
-    fn make_folder(&self) -> Result<Option<(u32, u32)>, RequestError> {
-        folder::create(&self.folder).map_err(|FolderError { action, path, cause }| RequestError::Failed {
-            action,
-            path,
-            cause,
-        })
-    }
-
     /// Takes the pending requests that are addressed to the host that wrote the report `own`. Removes files that
     /// commands left behind more than a minute ago.
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be read.
-    pub fn take(&self, own: &Report) -> Result<Vec<Taken>, RequestError> {
-        let found = match fs::symlink_metadata(&self.folder) {
-            Ok(found) => found,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed("read", &self.folder)(error)),
-        };
-        if let Some(fault) = trust::fault(&found) {
-            return Err(failed("trust", &self.folder)(io::Error::other(fault)));
+    pub fn take(&self, own: &Report) -> Result<Vec<Taken>, FolderError> {
+        if !folder::is_there(&self.folder)? {
+            return Ok(Vec::new());
         }
         let entries = fs::read_dir(&self.folder).map_err(failed("read", &self.folder))?;
         Ok(entries.flatten().take(MAX_FILES).filter_map(|entry| take_one(&entry, own)).collect())
@@ -185,7 +159,7 @@ impl Taken {
     ///
     /// # Errors
     /// The answer cannot be written.
-    pub fn answer(self, answer: &Answer) -> Result<(), RequestError> {
+    pub fn answer(self, answer: &Answer) -> Result<(), FolderError> {
         write(&self.answer, answer, None).map_err(failed("write", &self.answer))
     }
 }
@@ -268,7 +242,7 @@ mod tests {
 
     /// Writes a request file without waiting for an answer.
     fn put(requests: &Requests, host: &Report, name: &str) -> PathBuf {
-        requests.make_folder().unwrap();
+        folder::create(requests.folder()).unwrap();
         let (pid, pid_namespace, started_at) = (host.pid, host.pid_namespace.clone(), host.started_at);
         let path = requests.folder().join(name);
         write(&path, &Addressed { pid, pid_namespace, started_at, question: Question::List }, None).unwrap();
