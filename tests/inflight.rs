@@ -163,6 +163,21 @@ fn without_a_host_that_answers_it_says_why() {
 }
 
 #[test]
+fn other_files_in_the_folder_do_not_hide_a_request() {
+    let world = World::new(WORK);
+    let mut host = world.started();
+    let folder = world.path("health.json.requests");
+    assert_eq!(in_flight(&world), [] as [Value; 0], "this creates the folder");
+    for n in 0..200 {
+        fs::create_dir(folder.join(format!("{n}.request"))).unwrap();
+        fs::write(folder.join(format!("note-{n}")), "").unwrap();
+    }
+    assert_eq!(in_flight(&world), [] as [Value; 0]);
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 400, "they stay");
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
 fn a_folder_that_others_can_write_to_is_refused_on_both_sides() {
     let world = World::new(WORK);
     let mut host = world.started();

@@ -210,8 +210,7 @@ mod tests {
 
     #[test]
     fn every_request_is_answered_although_the_answer_to_one_cannot_be_written() {
-        // The order of the files in a folder is not known, so each of two requests is blocked once.
-        for (blocked, other) in [("1", "2"), ("2", "1")] {
+        for (blocked, other) in [("1-1", "1-2"), ("1-2", "1-1")] {
             let folder = tempfile::tempdir().unwrap();
             let mut desk = RequestDesk::new(&folder.path().join("health.json"), Vec::new());
             let own = hostler_health::Clock::start().report(|_| Vec::new());
@@ -220,7 +219,7 @@ mod tests {
             let request = serde_json::json!({
                 "pid": own.pid, "pid_namespace": own.pid_namespace, "started_at": own.started_at, "question": Question::List,
             });
-            for name in ["1", "2"] {
+            for name in ["1-1", "1-2"] {
                 std::fs::write(requests.join(format!("{name}.request")), request.to_string()).unwrap();
             }
             std::fs::write(requests.join(format!("{blocked}.answer.draft")), "").unwrap();

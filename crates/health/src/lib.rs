@@ -10,6 +10,7 @@
 //! | `read` | reads the health file |
 //! | `pauses` | the consumers that an operator has paused, as files beside the health file |
 //! | `requests` | requests to the host and the host's answers, as files beside the health file |
+//! | `request_file` | the names of the files of requests and answers |
 //! | `in_flight` | the contents of requests and answers |
 //! | `folder` | creates and checks the folders beside the health file |
 //! | `trust` | checks whether a folder beside the health file can be trusted |
@@ -32,6 +33,7 @@ mod pauses;
 mod presence;
 pub mod process;
 mod read;
+mod request_file;
 mod requests;
 mod rival;
 mod trust;

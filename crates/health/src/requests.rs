@@ -10,7 +10,7 @@
 //! Anyone who can write to the folder can cancel messages. The host therefore requires that its own user or root owns
 //! the folder and each request file, and that no one else may write to the folder. The host follows no symbolic link.
 
-use std::fs::{self, DirEntry, File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::folder::{self, FolderError, failed};
+use super::request_file::{self, ANSWER, DRAFT, RequestFile};
 use super::verdict::START_TOLERANCE;
 use super::{Answer, MAX_BYTES, Question, Report, Timestamp, lock, trust};
 
@@ -32,18 +33,12 @@ const LEFT_BEHIND: Duration = Duration::from_secs(60);
 /// Maximum size of a request file in bytes.
 const MAX_REQUEST: u64 = 16 * 1024;
 
-/// Maximum number of files that one call of [`Requests::take`] examines.
+/// Maximum number of requests that one call of [`Requests::take`] examines: the newest. Also the maximum number of files
+/// that one call removes. Foreign files do not count.
 const MAX_FILES: usize = 64;
 
 /// Interval at which a command checks for an answer.
 const LOOK: Duration = Duration::from_millis(10);
-
-/// Extension of a complete request file.
-const REQUEST: &str = "request";
-/// Extension of a complete answer file.
-const ANSWER: &str = "answer";
-/// Extension that is added to the name of a file while the file is being written.
-const DRAFT: &str = "draft";
 
 /// The contents of a request file: a question, and the identity of the host process to which the question is addressed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,6 +84,20 @@ pub enum RequestError {
         /// The host's process id.
         pid: u32,
     },
+    /// Too many newer requests, which the host does not take, hid the request. The command has removed the request, so
+    /// nothing was done.
+    #[error(
+        "`{}` holds {newer} newer requests that no host takes, and a host looks only at the newest {}: remove them, and try \
+         again; nothing was done",
+        folder.display(),
+        MAX_FILES
+    )]
+    Crowded {
+        /// Path of the folder.
+        folder: PathBuf,
+        /// Number of newer requests.
+        newer: usize,
+    },
     /// The host took the request but did not answer in time.
     #[error("the host (pid {pid}) has taken the request and not answered within {}s; see its log", ANSWER_WAIT.as_secs())]
     NoAnswer {
@@ -120,10 +129,9 @@ impl Requests {
             started_at: host.started_at,
             question,
         };
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let name = format!("{}-{}", std::process::id(), since_epoch.as_nanos());
-        let [file, answer] = [REQUEST, ANSWER].map(|extension| self.folder.join(format!("{name}.{extension}")));
-        write(&file, &request, owner).map_err(failed("write", &file))?;
+        let file = RequestFile::new(&self.folder);
+        let answer = file.path.with_extension(ANSWER);
+        write(&file.path, &request, owner).map_err(failed("write", &file.path))?;
         let begin = Instant::now();
         while begin.elapsed() < ANSWER_WAIT {
             if let Some(bytes) = read(&answer, MAX_BYTES).map_err(failed("read", &answer))? {
@@ -134,14 +142,26 @@ impl Requests {
             #[allow(clippy::disallowed_methods, reason = "a file that appears tells nobody")]
             thread::sleep(LOOK);
         }
-        match fs::remove_file(&file) {
-            Ok(()) => Err(RequestError::NotTaken { pid: host.pid }),
+        match fs::remove_file(&file.path) {
+            Ok(()) => Err(self.not_taken(&file, host.pid)),
             Err(_) => Err(RequestError::NoAnswer { pid: host.pid }),
         }
     }
 
-    /// Takes the pending requests that are addressed to the host that wrote the report `own`. Removes files that
-    /// commands left behind more than a minute ago.
+    /// Returns the error for a request that the host has not taken. The host does not reach a request behind
+    /// [`MAX_FILES`] newer ones.
+    fn not_taken(&self, file: &RequestFile, pid: u32) -> RequestError {
+        let is_newer = |other: &RequestFile| other.is_request() && other.at > file.at;
+        let newer = request_file::list(&self.folder).unwrap_or_default().into_iter().filter(is_newer).count();
+        if newer < MAX_FILES {
+            RequestError::NotTaken { pid }
+        } else {
+            RequestError::Crowded { folder: self.folder.clone(), newer }
+        }
+    }
+
+    /// Takes the requests to the host that wrote the report `own`, the oldest first. Removes request and answer files that
+    /// commands left behind more than a minute ago. Ignores foreign files.
     ///
     /// # Errors
     /// The folder cannot be trusted, or cannot be read.
@@ -149,8 +169,16 @@ impl Requests {
         if !folder::is_there(&self.folder)? {
             return Ok(Vec::new());
         }
-        let entries = fs::read_dir(&self.folder).map_err(failed("read", &self.folder))?;
-        Ok(entries.flatten().take(MAX_FILES).filter_map(|entry| take_one(&entry, own)).collect())
+        let files = request_file::list(&self.folder).map_err(failed("read", &self.folder))?;
+        for file in files.iter().take(MAX_FILES) {
+            if age(&file.path).is_some_and(|age| age > LEFT_BEHIND) {
+                // If the removal fails, the next call tries again.
+                let _ = fs::remove_file(&file.path);
+            }
+        }
+        let requests: Vec<_> = files.iter().filter(|file| file.is_request()).collect();
+        let newest = requests.iter().skip(requests.len().saturating_sub(MAX_FILES));
+        Ok(newest.filter_map(|file| take_one(&file.path, own)).collect())
     }
 }
 
@@ -164,26 +192,26 @@ impl Taken {
     }
 }
 
-fn take_one(entry: &DirEntry, own: &Report) -> Option<Taken> {
-    let path = entry.path();
-    let found = fs::symlink_metadata(&path).ok()?;
-    let age = found.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
-    if age.is_some_and(|age| age > LEFT_BEHIND) {
-        let _ = fs::remove_file(&path);
-        return None;
-    }
+/// Returns the time since the last change of a file. `None`: the file is gone, or the change is in the future.
+fn age(path: &Path) -> Option<Duration> {
+    let modified = fs::symlink_metadata(path).and_then(|found| found.modified()).ok()?;
+    SystemTime::now().duration_since(modified).ok()
+}
+
+fn take_one(path: &Path, own: &Report) -> Option<Taken> {
+    let found = fs::symlink_metadata(path).ok()?;
     // The command that sent an older request no longer waits for an answer.
-    let is_current = age.is_none_or(|age| age <= ANSWER_WAIT);
-    if !is_current || path.extension()? != REQUEST || !is_regular(&found) {
+    let is_current = age(path).is_none_or(|age| age <= ANSWER_WAIT);
+    if !is_current || !is_regular(&found) {
         return None;
     }
-    let request: Addressed = serde_json::from_slice(&read(&path, MAX_REQUEST).ok()??).ok()?;
+    let request: Addressed = serde_json::from_slice(&read(path, MAX_REQUEST).ok()??).ok()?;
     if !request.is_for(own) {
         return None;
     }
     // Either the host or the command removes the file. The host may carry out the request only if the host removed the
     // file.
-    fs::remove_file(&path).ok()?;
+    fs::remove_file(path).ok()?;
     Some(Taken { question: request.question, answer: path.with_extension(ANSWER) })
 }
 
@@ -278,32 +306,67 @@ mod tests {
     fn a_request_to_another_run_or_of_long_ago_is_not_taken() {
         let (_folder, requests, host) = place();
         let other = Report { started_at: host.started_at.minus(Duration::from_secs(1)), ..host.clone() };
-        put(&requests, &other, "1.request");
-        put(&requests, &Report { pid: host.pid + 1, ..host.clone() }, "2.request");
-        put(&requests, &Report { pid_namespace: Some("elsewhere".into()), ..host.clone() }, "3.request");
-        put(&requests, &host, "4.request.draft");
+        put(&requests, &other, "1-1.request");
+        put(&requests, &Report { pid: host.pid + 1, ..host.clone() }, "2-2.request");
+        put(&requests, &Report { pid_namespace: Some("elsewhere".into()), ..host.clone() }, "3-3.request");
+        put(&requests, &host, "4-4.request.draft");
         let aged = |name: &str, age: Duration| {
             let path = put(&requests, &host, name);
             File::options().write(true).open(&path).unwrap().set_modified(SystemTime::now() - age).unwrap();
             path
         };
-        let late = aged("5.request", ANSWER_WAIT + Duration::from_secs(1));
-        let left = [aged("6.request", 2 * LEFT_BEHIND), aged("7.answer", 2 * LEFT_BEHIND)];
+        let late = aged("5-5.request", ANSWER_WAIT + Duration::from_secs(1));
+        let left = [aged("6-6.request", 2 * LEFT_BEHIND), aged("7-7.answer", 2 * LEFT_BEHIND)];
         assert!(requests.take(&host).unwrap().is_empty());
         assert!(late.exists() && left.iter().all(|path| !path.exists()), "what is old is removed");
         assert_eq!(requests.take(&other).unwrap().len(), 1, "the other finds its own");
     }
 
     #[test]
+    fn other_files_do_not_hide_a_request_and_stay() {
+        let (_folder, requests, host) = place();
+        folder::create(requests.folder()).unwrap();
+        let foreign: Vec<_> = (0..200).map(|n| requests.folder().join(format!("note-{n}.request"))).collect();
+        for (place, path) in foreign.iter().enumerate() {
+            if place % 2 == 0 { fs::create_dir(path).unwrap() } else { fs::write(path, "").unwrap() }
+            File::open(path).unwrap().set_modified(SystemTime::now() - 2 * LEFT_BEHIND).unwrap();
+        }
+        // Requests that no host takes, all older than the one to this host.
+        let other = Report { pid: host.pid + 1, ..host.clone() };
+        for at in 1..=2 * MAX_FILES {
+            put(&requests, &other, &format!("1-{at}.request"));
+        }
+        put(&requests, &host, "1-1000.request");
+        assert_eq!(requests.take(&host).unwrap().len(), 1);
+        assert!(foreign.iter().all(|path| path.exists()), "they are not hostler's to remove");
+    }
+
+    #[test]
+    fn a_request_behind_too_many_newer_ones_is_told_apart_from_a_host_that_is_stopped() {
+        let (_folder, requests, host) = place();
+        folder::create(requests.folder()).unwrap();
+        let asked = RequestFile { at: 7, path: requests.folder().join("1-7.request") };
+        let error = || requests.not_taken(&asked, host.pid).to_string();
+        for at in 1..MAX_FILES + 7 {
+            put(&requests, &host, &format!("2-{at}.request"));
+        }
+        put(&requests, &host, "2-1000.answer");
+        assert!(error().contains("it is stopped"), "63 newer ones: {}", error());
+        put(&requests, &host, "2-1001.request");
+        let expected = "health.json.requests` holds 64 newer requests that no host takes, and a host looks only at the newest 64";
+        assert!(error().contains(expected), "{}", error());
+    }
+
+    #[test]
     fn what_another_may_have_put_there_is_not_taken() {
         let (folder, requests, host) = place();
-        let request = put(&requests, &host, "1.request");
+        let request = put(&requests, &host, "1-1.request");
         let elsewhere = folder.path().join("elsewhere");
         fs::rename(&request, &elsewhere).unwrap();
         symlink(&elsewhere, &request).unwrap();
-        fs::create_dir(requests.folder().join("2.request")).unwrap();
-        fs::write(requests.folder().join("3.request"), vec![b' '; 1 + usize::try_from(MAX_REQUEST).unwrap()]).unwrap();
-        fs::write(requests.folder().join("4.request"), "{").unwrap();
+        fs::create_dir(requests.folder().join("2-2.request")).unwrap();
+        fs::write(requests.folder().join("3-3.request"), vec![b' '; 1 + usize::try_from(MAX_REQUEST).unwrap()]).unwrap();
+        fs::write(requests.folder().join("4-4.request"), "{").unwrap();
         assert!(requests.take(&host).unwrap().is_empty());
 
         fs::set_permissions(requests.folder(), Permissions::from_mode(0o777)).unwrap();
