@@ -24,6 +24,17 @@ fn said(world: &World, args: &[&str], expected: &str) {
     assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, expected, ""), "{args:?}");
 }
 
+/// Checks that a command for both consumers says that no host is running.
+fn without_host(world: &World, args: &[&str], effect: &str) {
+    let said = world.output(args);
+    let lines: Vec<_> = said.stdout.lines().collect();
+    let fits = |line: &str, name: &str| {
+        line.starts_with(&format!("{name}: {effect}; no host is running at `")) && line.ends_with("health.json`")
+    };
+    assert!(lines.len() == 2 && fits(lines[0], "other") && fits(lines[1], "work"), "{said:?}");
+    assert_eq!((said.code, said.stderr.as_str()), (0, ""));
+}
+
 /// Entry of `work` in the health file.
 fn shown(world: &World) -> Value {
     let verdict = world.verdict();
@@ -83,7 +94,8 @@ fn what_runs_is_finished() {
 #[test]
 fn a_pause_holds_over_a_restart_and_may_come_before_the_start() {
     let world = World::new(WORK);
-    said(&world, &["pause", "--all"], "other: pauses\nwork: pauses\n");
+    without_host(&world, &["pause", "--all"], "starts paused");
+    without_host(&world, &["pause", "--all"], "starts paused");
     let folder = world.path("health.json.paused");
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&folder.join("work"))), (0o700, 0o600));
@@ -98,10 +110,26 @@ fn a_pause_holds_over_a_restart_and_may_come_before_the_start() {
         assert_eq!(host.stop(), 0);
         assert_eq!((world.depth("work").visible, logged(&host, "settled")), (1, 0));
     }
-    said(&world, &["resume", "--all"], "other: goes on\nwork: goes on\n");
+    without_host(&world, &["resume", "--all"], "no longer starts paused");
     let mut host = world.start();
     host.settled(1);
     assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn a_pause_says_that_the_host_does_not_notice_it_yet() {
+    let world = World::new(WORK);
+    let mut host = world.started();
+    host.signal(Signal::STOP);
+    until("the file is stale", PATIENCE, || (world.verdict()["status"] == "unhealthy").then_some(()));
+    let silent = world.output(&["pause", "work"]);
+    let start = "work: pauses as soon as the host notices; ";
+    assert!(silent.code == 0 && silent.stdout.starts_with(start), "{silent:?}");
+    host.signal(Signal::CONT);
+    until_paused(&world, true);
+    assert_eq!(host.stop(), 0);
+    let said = world.output(&["pause", "--file", "elsewhere/health.json", "work"]);
+    assert_eq!(said.stdout, "work: starts paused; no host is running at `elsewhere/health.json`\n");
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Commands `hostler pause` and `hostler resume`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{ConfigArg, print};
 use crate::exit::{Exit, Failure, Result};
 use hostler_config as config;
-use hostler_health::{self as health, Pauses};
+use hostler_health::{self as health, FolderError, Pauses, Presence};
 
 /// Text at the end of the help of `pause`.
 pub(super) const PAUSE_HELP: &str = "\
@@ -13,8 +13,8 @@ Examples:
   hostler pause thumbnails
   hostler pause --all
 
-The host notices within 2 seconds. A file beside the health file records the pause, so it outlasts restarts of the \
-    host in this container, until `resume`.";
+The host notices within 2 seconds; if none is running, the next one starts paused. A file beside the health file \
+    records the pause, so it outlasts restarts of the host in this container, until `resume`.";
 
 /// Text at the end of the help of `resume`.
 pub(super) const RESUME_HELP: &str = "\
@@ -38,32 +38,31 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
+/// The change that a command makes.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Pause,
+    Resume,
+}
+
 /// Runs `hostler pause`.
 pub(super) fn pause(args: &Args) -> Result {
-    for (consumer, changed) in change(args, Pauses::add)? {
-        print(format_args!("{consumer}: {}", if changed { "pauses" } else { "is already paused" }));
-    }
-    Ok(Exit::Ok)
+    run(args, Change::Pause)
 }
 
 /// Runs `hostler resume`.
 pub(super) fn resume(args: &Args) -> Result {
-    for (consumer, changed) in change(args, Pauses::remove)? {
-        print(format_args!("{consumer}: {}", if changed { "goes on" } else { "is not paused" }));
-    }
-    Ok(Exit::Ok)
+    run(args, Change::Resume)
 }
 
-/// Calls `make` to pause or resume each consumer that the arguments select. Returns the names of these consumers, each with a
-/// flag that is true if `make` has paused or resumed the consumer.
-fn change(
-    args: &Args,
-    make: impl Fn(&Pauses, &str) -> std::result::Result<bool, health::FolderError>,
-) -> Result<Vec<(String, bool)>> {
+/// Pauses or resumes each consumer that the arguments select.
+fn run(args: &Args, change: Change) -> Result {
     let file = args.file.clone();
     let file = file.unwrap_or_else(|| config::health_file(args.config.config.as_deref(), std::env::vars_os()));
     let pauses = Pauses::beside(&file);
-    let known = match health::read(&file) {
+    let report = health::read_in_turn(&file);
+    let host = health::presence(report.as_ref());
+    let known = match report {
         Ok(report) => {
             super::warn_of_variables();
             report.consumers.into_iter().map(|consumer| consumer.name).collect()
@@ -79,9 +78,62 @@ fn change(
         return Err(Failure::new(Exit::Usage, text));
     }
     let meant = if args.all { known } else { args.consumers.clone() };
-    let changed = meant.into_iter().map(|consumer| {
-        let changed = make(&pauses, &consumer).map_err(|error| Failure::new(Exit::Failed, error))?;
-        Ok((consumer, changed))
-    });
-    changed.collect()
+    for consumer in meant {
+        let changed = change.make(&pauses, &consumer).map_err(|error| Failure::new(Exit::Failed, error))?;
+        print(format_args!("{consumer}: {}", change.effect(changed, &host, &file)));
+    }
+    Ok(Exit::Ok)
+}
+
+impl Change {
+    /// Makes the change for a consumer. Returns `false` if it was made before.
+    fn make(self, pauses: &Pauses, consumer: &str) -> std::result::Result<bool, FolderError> {
+        match self {
+            Self::Pause => pauses.add(consumer),
+            Self::Resume => pauses.remove(consumer),
+        }
+    }
+
+    /// Returns the effect on a consumer of this host. `changed`: the result of [`Self::make`].
+    fn effect(self, changed: bool, host: &Presence, file: &Path) -> String {
+        let text = match (self, host) {
+            (Self::Pause, Presence::Absent) => "starts paused",
+            (Self::Pause, _) if !changed => "is already paused",
+            (Self::Resume, _) if !changed => "is not paused",
+            (Self::Resume, Presence::Absent) => "no longer starts paused",
+            (Self::Pause, Presence::Running) => "pauses",
+            (Self::Resume, Presence::Running) => "goes on",
+            (Self::Pause, Presence::Silent(_)) => "pauses as soon as the host notices",
+            (Self::Resume, Presence::Silent(_)) => "goes on as soon as the host notices",
+        };
+        match host {
+            Presence::Running => text.to_owned(),
+            Presence::Silent(reason) => format!("{text}; {reason}"),
+            Presence::Absent => format!("{text}; no host is running at `{}`", file.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_effect_depends_on_the_host() {
+        let effects = |host: &Presence| {
+            let effect = |change: Change, changed| change.effect(changed, host, Path::new("/h"));
+            [(Change::Pause, true), (Change::Pause, false), (Change::Resume, true), (Change::Resume, false)]
+                .map(|(change, changed)| effect(change, changed))
+        };
+        assert_eq!(effects(&Presence::Running), ["pauses", "is already paused", "goes on", "is not paused"]);
+        let absent = ["starts paused", "starts paused", "no longer starts paused", "is not paused"];
+        assert_eq!(effects(&Presence::Absent), absent.map(|text| format!("{text}; no host is running at `/h`")));
+        let silent = Presence::Silent(health::Reason::Stale { age: Duration::from_secs(12) });
+        assert_eq!(
+            effects(&silent)[0],
+            "pauses as soon as the host notices; the host has written nothing for 12s; it should every 2s"
+        );
+    }
 }

@@ -14,7 +14,7 @@
 //! | `in_flight` | the contents of requests and answers |
 //! | `folder` | creates and checks the folders beside the health file |
 //! | `trust` | checks whether a folder beside the health file can be trusted |
-//! | `presence` | checks whether a running host can answer requests |
+//! | `presence` | checks whether a host is running, and can answer requests or notice a pause |
 //! | `rival` | detects other writers of the health file |
 //! | `process` | finds a process and its start time |
 //! | `namespace` | detects a report that was not written by the host in this container |
@@ -51,7 +51,7 @@ pub use folder::FolderError;
 pub use in_flight::{Answer, CancelResult, MessageReport, Question};
 pub use namespace::{host_beside, read_in_turn};
 pub use pauses::Pauses;
-pub use presence::{absence, other_writer};
+pub use presence::{Presence, absence, other_writer, presence};
 pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
 pub use requests::{ANSWER_WAIT, RequestError, Requests, Taken};
 pub use rival::{Rival, Rivals};
