@@ -175,6 +175,37 @@ fn a_second_signal_ends_it_at_once() {
     }
 }
 
+#[test]
+fn a_hang_up_does_not_stop_a_host_without_a_terminal() {
+    let world = work("", "");
+    let mut host = world.started();
+    host.signal(Signal::HUP);
+    let says = |line: &Value| line["message"].as_str().is_some_and(|text| text.starts_with("SIGHUP has no effect"));
+    host.wait_for(PATIENCE, says);
+    world.send("work", ["ack"]);
+    assert_eq!(host.settled(1)[0]["outcome"], "ack");
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn a_host_whose_terminal_hangs_up_drains() {
+    let world = work("", "");
+    world.send("work", ["w2000"]);
+    // `script` makes the terminal, and ends with the exit code of the host.
+    let line = format!("exec '{}' run 2>log", env!("CARGO_BIN_EXE_hostler"));
+    let mut terminal =
+        Host::start(world.program("script", &["--quiet", "--return", "--command", &line, "typescript"]));
+    in_flight(&world, 1);
+    let id = world.verdict()["report"]["pid"].as_u64().unwrap().try_into().unwrap();
+    kill_process(pid(id), Signal::HUP).unwrap();
+    let log = || fs::read_to_string(world.path("log")).unwrap();
+    until("it drains", PATIENCE, || log().contains("\"draining\"").then_some(()));
+    // A shell sends another one to its jobs.
+    kill_process(pid(id), Signal::HUP).unwrap();
+    assert_eq!(terminal.wait_exit(PATIENCE), 0, "{}", log());
+    assert_eq!(world.depth("work"), Depth::default());
+}
+
 /// Returns true if a process handles SIGTERM, by its status (proc(5): bit n-1 of `SigCgt` is signal n). SIGINT's handler is the
 /// one that comes after it: a handler counts as there a moment before what it does is registered.
 fn handles_term(status: &str) -> bool {

@@ -63,7 +63,7 @@ use hostler_wasm::{self as handler, Definition, Engine, Loaded};
 use instrumentation::Instrumentation;
 use loading::Loading;
 use resources::{FilePlan, Machine, Threads};
-use signals::Signals;
+use signals::{HangUp, Signals};
 
 /// Maximum time at the end of `shutdown_grace` that is reserved for settling. At the start of this time, hostler stops the
 /// handlers that still run, and then settles their messages. The reserved time is also at most a fifth of `shutdown_grace`.
@@ -79,7 +79,7 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// # Errors
 /// The signal handlers cannot be installed.
 pub fn stop_on_signal() -> std::io::Result<CancellationToken> {
-    Signals::install(Some("finishing what is under way; Ctrl-C again ends at once")).map(|signals| signals.drain)
+    Signals::install(Some("finishing what is under way; Ctrl-C again ends at once"), None).map(|signals| signals.drain)
 }
 
 /// Makes a write beyond the file size limit (`ulimit -f`) return an error. By default, such a write ends the process.
@@ -104,8 +104,8 @@ fn until_stop(grace: Duration) -> Duration {
 /// The host cannot start. The book documents the exit code for each reason.
 pub fn run(file: Option<&Path>) -> Result {
     // Must come first: PID 1 ignores every signal without a handler.
-    let signals =
-        Signals::install(None).map_err(|error| resources::too_few_threads("its thread for signals", &error))?;
+    let signals = Signals::install(None, Some(HangUp::of_process()))
+        .map_err(|error| resources::too_few_threads("its thread for signals", &error))?;
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
     let machine = Machine::measure();
     let files = file_plan(&loaded.config)?;

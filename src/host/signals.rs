@@ -1,13 +1,13 @@
 //! Signal handling. The first SIGTERM or SIGINT starts the drain. The second of these signals ends the process immediately.
-//! SIGUSR1 raises the log level, and SIGUSR2 restores it.
+//! SIGHUP starts the drain of a host that was started in a terminal. SIGUSR1 raises the log level, and SIGUSR2 restores it.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use rustix::process::{Resource, Signal, getppid, getrlimit, set_parent_process_death_signal};
-use signal_hook::consts::{SIGABRT, SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
+use signal_hook::consts::{SIGABRT, SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals as Incoming;
 use signal_hook::{flag, low_level};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,26 @@ pub(super) struct Signals {
     pub(super) drain: CancellationToken,
     /// Handle through which signals change the log level. Unset until logging is set up.
     verbosity: Arc<OnceLock<Verbosity>>,
+}
+
+/// Reaction of a host to SIGHUP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HangUp {
+    /// The host drains, because its terminal is closed and nobody sees it any more.
+    Drain,
+    /// The host logs the signal and goes on. Without a terminal, somebody has sent the signal by hand.
+    Log,
+}
+
+impl HangUp {
+    /// Returns the reaction of this process. A process has a terminal if its standard input or standard error is one.
+    pub(super) fn of_process() -> Self {
+        Self::of(io::stdin().is_terminal() || io::stderr().is_terminal())
+    }
+
+    fn of(has_terminal: bool) -> Self {
+        if has_terminal { Self::Drain } else { Self::Log }
+    }
 }
 
 /// Makes a write beyond the file size limit (`ulimit -f`) fail with EFBIG. Without a handler, SIGXFSZ would end the process. In
@@ -56,14 +76,18 @@ pub fn end_with(parent: i32) -> io::Result<()> {
 
 impl Signals {
     /// Installs the handlers and starts the signal thread. After this call, SIGTERM and SIGINT cancel `drain`. At the first of
-    /// these signals, the signal thread writes `notice` to standard error. Commands without a log set `notice`.
-    pub(super) fn install(notice: Option<&'static str>) -> io::Result<Self> {
+    /// these signals, the signal thread writes `notice` to standard error. Commands without a log set `notice`. `None` as
+    /// `hang_up` leaves SIGHUP its default action, which ends the process.
+    pub(super) fn install(notice: Option<&'static str>, hang_up: Option<HangUp>) -> io::Result<Self> {
         let drain = CancellationToken::new();
         let verbosity = Arc::<OnceLock<Verbosity>>::default();
         let mut incoming = Incoming::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
         let is_init = std::process::id() == 1;
         if is_init {
             incoming.add_signal(SIGCHLD)?;
+        }
+        if hang_up.is_some() {
+            incoming.add_signal(SIGHUP)?;
         }
         let (asked, log) = (drain.clone(), Arc::clone(&verbosity));
         thread::Builder::new().name("hostler-signals".into()).spawn(move || {
@@ -76,6 +100,11 @@ impl Signals {
                     SIGCHLD => children::reap_orphans(),
                     SIGUSR1 => log.get().into_iter().for_each(Verbosity::raise),
                     SIGUSR2 => log.get().into_iter().for_each(Verbosity::reset),
+                    SIGHUP if hang_up == Some(HangUp::Log) => {
+                        tracing::info!("SIGHUP has no effect: there is nothing to reload; SIGTERM drains");
+                    }
+                    // The kernel and a shell may both send the signal when a terminal is closed.
+                    SIGHUP if asked.is_cancelled() => {}
                     // Exits with code 128 + signal number. Shells report the same code for a process that a signal ended.
                     signal if asked.is_cancelled() => low_level::exit(128 + signal),
                     _ => {
