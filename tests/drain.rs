@@ -193,8 +193,7 @@ fn a_host_whose_terminal_hangs_up_drains() {
     world.send("work", ["w2000"]);
     // `script` makes the terminal, and ends with the exit code of the host.
     let line = format!("exec '{}' run 2>log", env!("CARGO_BIN_EXE_hostler"));
-    let mut terminal =
-        Host::start(world.program("script", &["--quiet", "--return", "--command", &line, "typescript"]));
+    let mut terminal = Host::start(world.program("script", &["--quiet", "--return", "--command", &line, "typescript"]));
     in_flight(&world, 1);
     let id = world.verdict()["report"]["pid"].as_u64().unwrap().try_into().unwrap();
     kill_process(pid(id), Signal::HUP).unwrap();

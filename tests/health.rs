@@ -14,7 +14,7 @@ use clap::Parser;
 use fs2::FileExt;
 use hostler::cli::check_consumer_health;
 use hostler_health::{
-    BreakerState, Clock, ConsumerReport, FailureReport, HealthFile, LOCK_WAIT, MAX_BYTES, ReadError, Report,
+    BreakerState, Clock, ConsumerReport, FailureReport, HealthFile, LOCK_WAIT, MAX_BYTES, OtherHost, ReadError, Report,
     SettlingFails, State, Timestamp, Why, WriteError, process, read,
 };
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
@@ -403,7 +403,10 @@ fn the_schema_describes_the_file_and_nothing_else() -> Outcome {
         Ok(())
     }
     let schema: Value = serde_json::from_str(include_str!("../healthcheck/health.schema.json"))?;
-    let file = serde_json::to_value(report(1))?;
+    let other = OtherHost { pid: 2, started_at: Timestamp::now(), written_at: Timestamp::now() };
+    let other_written = serde_json::to_value(&other)?;
+    compare(&schema["$defs"]["other"], &other_written, &other_written)?;
+    let file = serde_json::to_value(Report { others: vec![other], ..report(1) })?;
     let least = serde_json::to_value(Report { pid_namespace: None, ..report(1) })?;
     compare(&schema, &file, &least)?;
     let failure = FailureReport {

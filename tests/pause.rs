@@ -145,6 +145,33 @@ fn a_second_host_on_the_same_health_file_says_so() {
     assert_eq!(third.stop(), 0);
 }
 
+#[test]
+fn a_frozen_host_is_not_healthy_because_another_one_writes_its_file() {
+    let world = World::new(WORK);
+    let mut frozen = world.started();
+    let silent = |host: &Host| {
+        let of = format!("another host (pid {}) that writes this health file has written nothing for ", host.pid);
+        until("it is unhealthy", PATIENCE, || world.verdict()["reasons"].to_string().contains(&of).then_some(()));
+    };
+    let healthy = || until("it is healthy", PATIENCE, || (world.verdict()["status"] == "healthy").then_some(()));
+    let mut other = world.started();
+    healthy();
+    frozen.signal(Signal::STOP);
+    silent(&frozen);
+    frozen.signal(Signal::CONT);
+    healthy();
+    frozen.signal(Signal::STOP);
+    silent(&frozen);
+    // One that starts beside a frozen one finds it, too.
+    assert_eq!(other.stop(), 0);
+    let mut third = world.started();
+    silent(&frozen);
+    frozen.signal(Signal::KILL);
+    frozen.wait_exit(PATIENCE);
+    healthy();
+    assert_eq!(third.stop(), 0);
+}
+
 /// The last report of the one that has ended is in the file until the other writes again.
 #[test]
 fn a_host_that_ends_leaves_the_other_one_on_its_file_healthy() {

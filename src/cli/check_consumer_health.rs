@@ -98,7 +98,8 @@ mod tests {
 
     fn report() -> Report {
         let now = Timestamp::now();
-        Report { schema: 1, pid: 7, pid_namespace: None, started_at: now, written_at: now, consumers: Vec::new() }
+        let (consumers, others) = (Vec::new(), Vec::new());
+        Report { schema: 1, pid: 7, pid_namespace: None, started_at: now, written_at: now, consumers, others }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::requests::RequestDesk;
 use hostler_consumer::{Failed, Requests, Status, StatusHandle};
 use hostler_health::{
-    self as health, Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rival, Rivals, TICK,
+    Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rival, Rivals, TICK,
 };
 
 /// Minimum interval between two reports that are caused by changes of consumers. A busy consumer can change its state thousands
@@ -58,7 +58,10 @@ impl HealthReporter {
     /// consumer that is already paused when the host starts receives no message. Must be called within the control runtime.
     pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
         let file = HealthFile::new(path);
-        warn_of_another_host(path);
+        let mut rivals = Rivals::start(path);
+        for other in rivals.others() {
+            log_another_host(other.pid, path);
+        }
         let mut watch = PauseWatch::new(path, &consumers);
         watch.look();
         let asked = consumers.iter().map(|watched| (watched.name.clone(), watched.requests.clone()));
@@ -67,7 +70,7 @@ impl HealthReporter {
         let (reports, queue) = mpsc::sync_channel::<Report>(1);
         let (writing, written) = oneshot::channel();
         thread::Builder::new().name("hostler-health".into()).spawn(move || {
-            write_all(&file, &path, &queue, watch, desk);
+            write_all(&file, &path, &queue, rivals, watch, desk);
             drop(writing);
         })?;
         let stop = CancellationToken::new();
@@ -107,14 +110,8 @@ impl HealthReporter {
     }
 }
 
-/// Logs an error if another host writes this health file. If two hosts write the same health file, each host overwrites the
-/// reports of the other. `top`, `pause` and the health check then see only the host that wrote last.
-fn warn_of_another_host(path: &Path) {
-    if let Some(pid) = health::other_writer(path) {
-        log_another_host(pid, path);
-    }
-}
-
+/// Logs that another host writes this health file. Each host then overwrites the reports of the other. `top`, `pause` and the
+/// health check see only the host that wrote last.
 fn log_another_host(pid: u32, path: &Path) {
     tracing::error!(
         pid,
@@ -172,17 +169,19 @@ fn write_all(
     file: &HealthFile,
     path: &Path,
     reports: &mpsc::Receiver<Report>,
+    mut rivals: Rivals,
     mut watch: PauseWatch,
     mut desk: RequestDesk,
 ) {
-    let (mut failing, mut rivals) = (false, Rivals::default());
-    for report in reports {
+    let mut failing = false;
+    for mut report in reports {
         watch.look();
         match rivals.look(path) {
             Some(Rival::Host(pid)) => log_another_host(pid, path),
             Some(Rival::InItsName) => log_made_up(path),
             None => {}
         }
+        report.others = rivals.others();
         match file.write(&report) {
             Ok(()) => {
                 failing = false;

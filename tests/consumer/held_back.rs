@@ -150,6 +150,7 @@ fn settles(status: &StatusHandle) -> bool {
         started_at: Timestamp::now(),
         written_at: Timestamp::now(),
         consumers: vec![report],
+        others: Vec::new(),
     };
     let start_period = StartPeriod { limit: SECOND, pid1_started_at: None };
     let judged = verdict(Ok(&report), Some(ProcessInfo { started_at: None }), Timestamp::now(), start_period);

@@ -50,6 +50,7 @@ impl Clock {
             started_at: self.started_at,
             written_at: self.wall(now),
             consumers: consumers(self),
+            others: Vec::new(),
         }
     }
 

@@ -19,6 +19,7 @@
 //! | `process` | finds a process and its start time |
 //! | `namespace` | detects a report that was not written by the host in this container |
 //! | `verdict` | decides whether a host is healthy, starting or unhealthy |
+//! | `reason` | the reasons for a verdict |
 //!
 //! The host writes the file at every state transition and at least once per [`TICK`]. A health check must take less
 //! than 10 ms and 10 MiB of memory. This crate therefore starts no async runtime, and the only other hostler crate that
@@ -33,6 +34,7 @@ mod pauses;
 mod presence;
 pub mod process;
 mod read;
+mod reason;
 mod request_file;
 mod requests;
 mod rival;
@@ -51,11 +53,12 @@ pub use folder::FolderError;
 pub use in_flight::{Answer, CancelResult, MessageReport, Question};
 pub use namespace::{host_beside, read_in_turn};
 pub use pauses::Pauses;
-pub use presence::{Presence, absence, other_writer, presence};
+pub use presence::{Presence, absence, presence};
 pub use read::{LOCK_WAIT, MAX_BYTES, ReadError, Why, read};
+pub use reason::Reason;
 pub use requests::{ANSWER_WAIT, RequestError, Requests, Taken};
 pub use rival::{Rival, Rivals};
-pub use verdict::{Reason, StartPeriod, Status, Verdict, another_container, verdict};
+pub use verdict::{StartPeriod, Status, Verdict, another_container, verdict};
 pub use write::{HealthFile, WRITE_LOCK_WAIT, WriteError};
 
 /// Version of the file format. This build writes and reads only this version.
@@ -84,6 +87,20 @@ pub struct Report {
     pub written_at: Timestamp,
     /// The reports on the consumers, one per configured consumer.
     pub consumers: Vec<ConsumerReport>,
+    /// Other hosts in the same PID namespace that run and have written this file by mistake. The file omits an empty list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<OtherHost>,
+}
+
+/// Another host that writes the same file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherHost {
+    /// Process id of the other host.
+    pub pid: u32,
+    /// Start time of its process.
+    pub started_at: Timestamp,
+    /// Time of its last known report.
+    pub written_at: Timestamp,
 }
 
 /// The report on one consumer.

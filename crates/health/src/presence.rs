@@ -1,7 +1,5 @@
 //! Checks whether a host that writes a health file is running, and can answer requests or notice a pause.
 
-use std::path::Path;
-
 use super::process::ProcessInfo;
 use super::verdict::{Author, author};
 use super::{ReadError, Reason, Report, STALE_AFTER, Timestamp, namespace};
@@ -54,14 +52,6 @@ pub fn absence(report: &Report, process: Option<ProcessInfo>, now: Timestamp) ->
 fn stale(report: &Report, now: Timestamp) -> Option<Reason> {
     let age = now.since(report.written_at);
     (age > STALE_AFTER).then_some(Reason::Stale { age })
-}
-
-/// Returns the process id of the host that writes the health file. `None`: no running host writes the file, or the host
-/// that writes the file is this process.
-pub fn other_writer(path: &Path) -> Option<u32> {
-    let report = super::read(path).ok()?;
-    let is_absent = absence(&report, super::process::info(report.pid), Timestamp::now()).is_some();
-    (report.pid != std::process::id() && !is_absent).then_some(report.pid)
 }
 
 #[cfg(test)]

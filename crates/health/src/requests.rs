@@ -328,7 +328,11 @@ mod tests {
         folder::create(requests.folder()).unwrap();
         let foreign: Vec<_> = (0..200).map(|n| requests.folder().join(format!("note-{n}.request"))).collect();
         for (place, path) in foreign.iter().enumerate() {
-            if place % 2 == 0 { fs::create_dir(path).unwrap() } else { fs::write(path, "").unwrap() }
+            if place % 2 == 0 {
+                fs::create_dir(path).unwrap()
+            } else {
+                fs::write(path, "").unwrap()
+            }
             File::open(path).unwrap().set_modified(SystemTime::now() - 2 * LEFT_BEHIND).unwrap();
         }
         // Requests that no host takes, all older than the one to this host.
@@ -353,7 +357,8 @@ mod tests {
         put(&requests, &host, "2-1000.answer");
         assert!(error().contains("it is stopped"), "63 newer ones: {}", error());
         put(&requests, &host, "2-1001.request");
-        let expected = "health.json.requests` holds 64 newer requests that no host takes, and a host looks only at the newest 64";
+        let expected =
+            "health.json.requests` holds 64 newer requests that no host takes, and a host looks only at the newest 64";
         assert!(error().contains(expected), "{}", error());
     }
 
@@ -365,7 +370,8 @@ mod tests {
         fs::rename(&request, &elsewhere).unwrap();
         symlink(&elsewhere, &request).unwrap();
         fs::create_dir(requests.folder().join("2-2.request")).unwrap();
-        fs::write(requests.folder().join("3-3.request"), vec![b' '; 1 + usize::try_from(MAX_REQUEST).unwrap()]).unwrap();
+        fs::write(requests.folder().join("3-3.request"), vec![b' '; 1 + usize::try_from(MAX_REQUEST).unwrap()])
+            .unwrap();
         fs::write(requests.folder().join("4-4.request"), "{").unwrap();
         assert!(requests.take(&host).unwrap().is_empty());
 

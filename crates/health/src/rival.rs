@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use super::{Report, Timestamp};
+use super::verdict::START_TOLERANCE;
+use super::{OtherHost, Report, Timestamp, namespace, process};
 
 /// Identifies one write of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,9 +46,34 @@ pub enum Rival {
 pub struct Rivals {
     last: Option<Writing>,
     is_told: bool,
+    /// The other hosts in this PID namespace, which may have ended.
+    others: Vec<OtherHost>,
+}
+
+impl OtherHost {
+    /// Returns `true` if the host is running. A process that started later has only the same id.
+    fn runs(&self) -> bool {
+        let is_author = |start: Timestamp| start.since(self.started_at) <= START_TOLERANCE;
+        process::info(self.pid).is_some_and(|process| process.started_at.is_none_or(is_author))
+    }
 }
 
 impl Rivals {
+    /// Reads the file before the first write of this process. Other hosts in this PID namespace that run and have written
+    /// the file are known from then on.
+    pub fn start(path: &Path) -> Self {
+        let mut rivals = Self::default();
+        if let Ok(found) = super::read(path)
+            && found.pid_namespace.is_some()
+            && found.pid_namespace == namespace::own()
+        {
+            rivals.note(&found);
+            // The author may have ended, and may not have been alone.
+            rivals.others.extend(found.others.into_iter().filter(|other| other.pid != std::process::id()));
+        }
+        rivals
+    }
+
     /// Checks the health file at `path` for a report of another writer. Must be called before each write. Returns the
     /// author if another writer has replaced the report of this process. Returns the author only once for each series
     /// of foreign reports. A series ends when a check finds the report of this process.
@@ -56,7 +82,26 @@ impl Rivals {
         let found = super::read(path).ok()?;
         let is_rival = !last.is_found(&found);
         let was_told = std::mem::replace(&mut self.is_told, is_rival);
-        (is_rival && !was_told).then(|| last.rival(&found))
+        let rival = (is_rival && !was_told).then(|| last.rival(&found));
+        if is_rival && found.pid_namespace == last.pid_namespace {
+            self.note(&found);
+        }
+        rival
+    }
+
+    /// Remembers the author of a report from this PID namespace, unless it is this process.
+    fn note(&mut self, found: &Report) {
+        if found.pid_namespace.is_some() && found.pid != std::process::id() {
+            self.others.retain(|other| other.pid != found.pid);
+            let Report { pid, started_at, written_at, .. } = *found;
+            self.others.push(OtherHost { pid, started_at, written_at });
+        }
+    }
+
+    /// Returns the other hosts in this PID namespace that run and have written the file.
+    pub fn others(&mut self) -> Vec<OtherHost> {
+        self.others.retain(OtherHost::runs);
+        self.others.clone()
     }
 
     /// Records a write of this process.
@@ -81,7 +126,8 @@ mod tests {
         let report = |age: u64| {
             let written_at = Timestamp::now();
             let started_at = written_at.minus(Duration::from_secs(age));
-            Report { schema: SCHEMA, pid: 1, pid_namespace: None, started_at, written_at, consumers: Vec::new() }
+            let (pid, pid_namespace, consumers, others) = (1, None, Vec::new(), Vec::new());
+            Report { schema: SCHEMA, pid, pid_namespace, started_at, written_at, consumers, others }
         };
         let mut rivals = Rivals::default();
         let mut write_own = || {
@@ -120,5 +166,42 @@ mod tests {
             assert_eq!(rivals.look(&path), Some(rival), "{found:?}");
             rivals.is_told = false;
         }
+    }
+
+    #[test]
+    fn another_host_is_remembered_as_long_as_it_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("health.json");
+        let file = HealthFile::new(&path);
+        let own = super::super::Clock::start().report(|_| Vec::new());
+        // The first process of the namespace, in place of a host.
+        let pid = 1;
+        let started_at = process::info(pid).unwrap().started_at.unwrap();
+        let frozen =
+            Report { pid, started_at, written_at: own.written_at.minus(Duration::from_secs(11)), ..own.clone() };
+        let pids = |rivals: &mut Rivals| rivals.others().iter().map(|other| other.pid).collect::<Vec<_>>();
+
+        file.write(&frozen).unwrap();
+        assert_eq!(pids(&mut Rivals::start(&path)), [pid]);
+
+        let mut rivals = Rivals::default();
+        rivals.wrote(&own);
+        for (found, others) in [
+            (frozen.clone(), vec![pid]),
+            (own.clone(), vec![pid]),
+            (Report { pid: u32::MAX, ..own.clone() }, vec![pid]),
+            (Report { pid: pid + 1, pid_namespace: Some("boot/1".to_owned()), ..own.clone() }, vec![pid]),
+            (Report { started_at: started_at.minus(Duration::from_secs(60)), ..frozen }, vec![]),
+        ] {
+            file.write(&found).unwrap();
+            rivals.look(&path);
+            assert_eq!(pids(&mut rivals), others, "{found:?}");
+        }
+        let ended = Report { pid: u32::MAX, ..own };
+        file.write(&ended).unwrap();
+        assert_eq!(pids(&mut Rivals::start(&path)), [] as [u32; 0]);
+        let others = vec![OtherHost { pid, started_at, written_at: ended.written_at }];
+        file.write(&Report { others, ..ended }).unwrap();
+        assert_eq!(pids(&mut Rivals::start(&path)), [pid], "it knew of another one");
     }
 }

@@ -184,6 +184,7 @@ mod tests {
             started_at: start,
             written_at: at,
             consumers: vec![consumer],
+            others: Vec::new(),
         };
         Look { at, report, scrape: (!metrics.is_empty()).then(|| Scrape::parse(metrics)) }
     }

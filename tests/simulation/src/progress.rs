@@ -67,6 +67,7 @@ fn judged(report: ConsumerReport, now: Timestamp) -> Vec<Reason> {
         started_at: now,
         written_at: now,
         consumers: vec![report],
+        others: Vec::new(),
     };
     let start_period = StartPeriod { limit: Duration::ZERO, pid1_started_at: None };
     verdict(Ok(&report), Some(ProcessInfo { started_at: None }), now, start_period).reasons
