@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::support::hostler::{PATIENCE, Said, World, pid, until};
+use crate::support::hostler::{PATIENCE, SECOND, Said, World, pid, until};
 use crate::support::toolchains::programs;
 
 /// A session and everything that it and its builds have printed.
@@ -195,6 +195,29 @@ fn without_a_build_the_handler_is_watched_and_a_bad_one_not_swapped_in() {
 }
 
 #[test]
+fn a_second_interrupt_ends_it_at_once() {
+    let world = world("[consumers.work]\nchannel = 'work'\nhandler = 'guests/run-word.wat'");
+    let mut command = world.command(&["dev"]);
+    command.env("TMPDIR", world.path("tmp"));
+    let mut session = Session::start(command);
+    session.ready(0);
+    writeln!(session.stdin, "w50000").unwrap();
+    let health_file = world.path("tmp").join(&temporary(&world)[0]).join("health.json");
+    until("the message is in flight", PATIENCE, || {
+        fs::read_to_string(&health_file).ok()?.contains("\"in_flight\":1,").then_some(())
+    });
+    let asked = Instant::now();
+    session.signal(Signal::INT);
+    session.line(0, "the notice", |line| line.contains("again ends it at once"));
+    // A closed terminal may send several of these.
+    session.signal(Signal::HUP);
+    session.signal(Signal::TERM);
+    assert_eq!(session.exit_code(), Some(143));
+    assert!(asked.elapsed() < 5 * SECOND, "the grace of the host: {:?}", asked.elapsed());
+    assert_eq!(temporary(&world), Vec::<String>::new());
+}
+
+#[test]
 fn a_session_that_is_killed_takes_its_host_along() {
     let world = world(ECHO);
     fs::copy(world.path("guests/main-echoes.wat"), world.path("echo.wat")).unwrap();
@@ -206,6 +229,15 @@ fn a_session_that_is_killed_takes_its_host_along() {
     session.signal(Signal::KILL);
     assert_eq!(session.exit_code(), None);
     gone(host);
+    assert_eq!(temporary(&world).len(), 1);
+    let mut command = world.command(&["dev"]);
+    command.env("TMPDIR", world.path("tmp"));
+    let mut next = Session::start(command);
+    next.ready(0);
+    assert_eq!(temporary(&world).len(), 1, "the next session has removed its folder");
+    next.signal(Signal::INT);
+    assert_eq!(next.exit_code(), Some(0));
+    assert_eq!(temporary(&world), Vec::<String>::new());
 }
 
 #[test]

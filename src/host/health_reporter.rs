@@ -15,9 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::requests::RequestDesk;
 use hostler_consumer::{Failed, Requests, Status, StatusHandle};
-use hostler_health::{
-    Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rival, Rivals, TICK,
-};
+use hostler_health::{Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rival, Rivals, TICK};
 
 /// Minimum interval between two reports that are caused by changes of consumers. A busy consumer can change its state thousands
 /// of times a second.

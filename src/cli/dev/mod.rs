@@ -2,12 +2,14 @@
 //! again, and replaces the running host with a host that runs the new build.
 //!
 //! `plan.rs` decides what to do next, `watch.rs` detects changes, and `processes.rs` runs builds and hosts. `place.rs` creates
-//! the temporary folder of the queue, and `shown.rs` formats log lines for users. This file connects these parts.
+//! the temporary folder of the queue, `sweep.rs` removes the folders of killed sessions, and `shown.rs` formats log lines for
+//! users. This file connects these parts.
 
 mod place;
 mod plan;
 mod processes;
 mod shown;
+mod sweep;
 mod watch;
 
 use std::io::{self, IsTerminal as _, Read};
@@ -66,7 +68,8 @@ enum Report {
     Log(String),
     HostEnded(io::Result<ExitStatus>),
     Lines(io::Result<Vec<Vec<u8>>>),
-    Interrupted,
+    /// A signal, by its number.
+    Interrupted(i32),
 }
 
 pub(super) fn run(args: &Args) -> Result {
@@ -76,7 +79,21 @@ pub(super) fn run(args: &Args) -> Result {
     listen_to_signals(sender.clone()).map_err(internal)?;
     let session = Session::start(args, sender)?;
     session.introduce();
-    session.consume(&reports)
+    match session.consume(&reports)? {
+        Ended::Well => Ok(Exit::Ok),
+        // The code of `hostler run` after a second signal.
+        Ended::Killed { signal } => std::process::exit(128 + signal),
+    }
+}
+
+/// End of a session.
+#[derive(Debug, Clone, Copy)]
+enum Ended {
+    Well,
+    /// A second signal has killed the build and the host.
+    Killed {
+        signal: i32,
+    },
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {
@@ -87,8 +104,14 @@ fn listen_to_signals(reports: Sender<Report>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let thread = thread::Builder::new().name("hostler-signals".into());
     thread.spawn(move || {
-        for _ in signals.forever() {
-            if reports.send(Report::Interrupted).is_err() {
+        let mut is_ending = false;
+        for signal in signals.forever() {
+            // The kernel and a shell may both send SIGHUP when a terminal is closed.
+            if is_ending && signal == SIGHUP {
+                continue;
+            }
+            is_ending = true;
+            if reports.send(Report::Interrupted(signal)).is_err() {
                 return;
             }
         }
@@ -137,8 +160,9 @@ struct Session {
     /// The last build, which has ended. Processes that its command has started in the background may run until the next build.
     built: Option<Job>,
     host: Option<HostProcess>,
-    /// Set after a second interrupt has killed the build and the host.
-    killed: bool,
+    /// The last signal.
+    signal: i32,
+    ended: Ended,
 }
 
 impl Drop for Session {
@@ -189,7 +213,8 @@ impl Session {
             job: None,
             built: None,
             host: None,
-            killed: false,
+            signal: SIGINT,
+            ended: Ended::Well,
         };
         // The first action is a build. A build never ends the session.
         let _ = session.act(first)?;
@@ -210,7 +235,7 @@ impl Session {
         say(format_args!("hostler: to send from another terminal: . {file} && hostler send {channel} --body '{{}}'"));
     }
 
-    fn consume(mut self, reports: &Receiver<Report>) -> Result {
+    fn consume(mut self, reports: &Receiver<Report>) -> Result<Ended> {
         let sent = read_lines(io::stdin(), self.reports.clone()).map_err(internal)?;
         loop {
             // The session itself owns a sender. Therefore, the channel never closes here.
@@ -223,8 +248,8 @@ impl Session {
             }
             let Some(event) = event else { continue };
             for action in self.plan.on(event) {
-                if let ControlFlow::Break(exit) = self.act(action)? {
-                    return Ok(exit);
+                if let ControlFlow::Break(ended) = self.act(action)? {
+                    return Ok(ended);
                 }
             }
         }
@@ -266,15 +291,16 @@ impl Session {
                 say(format_args!("hostler: cannot read standard input: {error}"));
                 None
             }
-            Report::Interrupted => {
+            Report::Interrupted(signal) => {
+                self.signal = signal;
                 say("hostler: ending; press Ctrl-C again to end at once");
                 Some(Event::Interrupted)
             }
         }
     }
 
-    /// Performs an action. Breaks with the exit code if the action ends the session.
-    fn act(&mut self, action: Action) -> Result<ControlFlow<Exit>> {
+    /// Performs an action. Breaks if the action ends the session.
+    fn act(&mut self, action: Action) -> Result<ControlFlow<Ended>> {
         match action {
             Action::Build => self.build()?,
             Action::StopBuild => {
@@ -289,7 +315,7 @@ impl Session {
                 }
             }
             Action::Kill => {
-                self.killed = true;
+                self.ended = Ended::Killed { signal: self.signal };
                 if let Some(job) = &self.job {
                     job.stop(Signal::KILL);
                 }
@@ -297,7 +323,7 @@ impl Session {
                     host.signal(Signal::KILL);
                 }
             }
-            Action::End => return Ok(ControlFlow::Break(if self.killed { Exit::Failed } else { Exit::Ok })),
+            Action::End => return Ok(ControlFlow::Break(self.ended)),
             Action::TellOldRuns => say("hostler: the last good build keeps running"),
             Action::TellNothingRuns => say("hostler: nothing runs; waiting for a change"),
         }

@@ -1,11 +1,12 @@
 //! Temporary folder of a session, and the environment variables that make a host and other commands use the folder.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use super::sweep::{LOCK, PREFIX, sweep};
 use hostler_config::{Config, Consumer};
 
 /// Maximum time for the old host to drain before the new host starts. After this time, the old host returns unfinished messages
@@ -25,21 +26,35 @@ pub(super) type Variable = (String, String);
 #[derive(Debug)]
 pub(super) struct Place {
     folder: PathBuf,
+    /// Locked as long as the session runs.
+    _lock: File,
 }
 
 impl Place {
-    /// Creates the folder with a random name. Only this user can access it.
+    /// Creates the folder with a random name. Only this user can access it. Removes the folders of sessions that were killed.
     ///
     /// # Errors
     /// The folder cannot be created.
     pub(super) fn create() -> io::Result<Self> {
         let temporary = std::env::temp_dir();
+        sweep(&temporary);
+        Self::create_in(&temporary)
+    }
+
+    fn create_in(temporary: &Path) -> io::Result<Self> {
         for _ in 0..NAMES {
-            let folder = temporary.join(format!("hostler-dev-{:08x}", fastrand::u32(..)));
+            let folder = temporary.join(format!("{PREFIX}{:08x}", fastrand::u32(..)));
             match DirBuilder::new().mode(0o700).create(&folder) {
-                Ok(()) => return Ok(Self { folder }),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error),
+            }
+            let lock = File::create(folder.join(LOCK))?;
+            match lock.try_lock() {
+                // Without locks on this file system, the folder stays behind if the session is killed.
+                Ok(()) | Err(TryLockError::Error(_)) => return Ok(Self { folder, _lock: lock }),
+                // Another session has found the folder before it was locked, and removes it.
+                Err(TryLockError::WouldBlock) => {}
             }
         }
         Err(ErrorKind::AlreadyExists.into())
@@ -145,7 +160,8 @@ mod tests {
 
     #[test]
     fn the_variables_lead_a_config_to_the_folder() {
-        let place = Place::create().unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        let place = Place::create_in(temporary.path()).unwrap();
         let text = "queue = { driver = 'sqs', sqs.region = 'eu-west-1' }\ntelemetry = { emf = true, prometheus = '[::]:9464' }\n\
             [consumers.order-mails]\nchannel = 'orders.mails'\nhandler = 'a.wasm'\nsha256 = '00000000000000000000000000000000\
             00000000000000000000000000000000'\n[consumers.b]\nchannel = 'b'\nhandler = 'b.wasm'\nreply_channel = 'done'";
@@ -181,9 +197,12 @@ mod tests {
 
     #[test]
     fn the_folder_is_this_users_alone_and_goes_with_the_session() {
-        let place = Place::create().unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        let place = Place::create_in(temporary.path()).unwrap();
         let folder = place.folder.clone();
         assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        sweep(temporary.path());
+        assert!(folder.exists(), "it is in use");
         drop(place);
         assert!(!folder.exists());
     }
