@@ -62,11 +62,16 @@ fn target(path: &str) -> String {
     }
 }
 
+/// A file in a folder of this repository. The path is relative to the folder.
+macro_rules! source {
+    ($folder:literal, $path:literal) => {
+        Source { path: $path, text: include_str!(concat!("../../../", $folder, "/", $path)) }
+    };
+}
+
 /// Lists files in a folder of this repository. Paths are relative to the folder.
 macro_rules! sources {
-    ($folder:literal: $($path:literal),* $(,)?) => {
-        &[$(Source { path: $path, text: include_str!(concat!("../../../", $folder, "/", $path)) }),*]
-    };
+    ($folder:literal: $($path:literal),* $(,)?) => { &[$(source!($folder, $path)),*] };
 }
 
 /// Lists files of this repository, each with its path in the project.
@@ -158,38 +163,40 @@ static PYTHON: Template = Template {
     ],
 };
 
-static JS: Template = Template {
-    own: sources!("templates/js":
-        "Dockerfile",
-        "README.md",
-        "component.js",
-        "dockerignore.template",
-        "gitignore.template",
-        "hostler.toml",
-        "index.js",
-        "index.test.js",
-        "package.json",
-    ),
-    vendored: vendored!("sdk/js/hostler.js" => "hostler.js", "wit/consumer.wit" => "wit/consumer.wit"),
-    next: &["npm install", "npm run build", TRY],
-};
+/// The template of a language that npm builds. Adds the files that all of them share to those in its folder.
+macro_rules! node {
+    ($folder:literal: $($path:literal),* $(,)?) => {
+        Template {
+            own: &[
+                source!("templates/js", "Dockerfile"),
+                source!("templates/js", "component.js"),
+                source!("templates/js", "hostler.toml"),
+                $(source!($folder, $path)),*
+            ],
+            vendored: vendored!("sdk/js/hostler.js" => "hostler.js", "wit/consumer.wit" => "wit/consumer.wit"),
+            next: &["npm install", "npm run build", TRY],
+        }
+    };
+}
 
-static TS: Template = Template {
-    own: sources!("templates/ts":
-        "Dockerfile",
-        "README.md",
-        "component.js",
-        "dockerignore.template",
-        "gitignore.template",
-        "hostler.toml",
-        "index.test.ts",
-        "index.ts",
-        "package.json",
-        "tsconfig.json",
-    ),
-    vendored: vendored!("sdk/js/hostler.js" => "hostler.js", "wit/consumer.wit" => "wit/consumer.wit"),
-    next: &["npm install", "npm run build", TRY],
-};
+static JS: Template = node!("templates/js":
+    "README.md",
+    "dockerignore.template",
+    "gitignore.template",
+    "index.js",
+    "index.test.js",
+    "package.json",
+);
+
+static TS: Template = node!("templates/ts":
+    "README.md",
+    "dockerignore.template",
+    "gitignore.template",
+    "index.test.ts",
+    "index.ts",
+    "package.json",
+    "tsconfig.json",
+);
 
 static C: Template = Template {
     own: sources!("templates/c":
