@@ -208,7 +208,7 @@ fn a_second_interrupt_ends_it_at_once() {
     });
     let asked = Instant::now();
     session.signal(Signal::INT);
-    session.line(0, "the notice", |line| line.contains("again ends it at once"));
+    session.line(0, "the notice", |line| line.contains("press Ctrl-C again to end at once"));
     // A closed terminal may send several of these.
     session.signal(Signal::HUP);
     session.signal(Signal::TERM);
