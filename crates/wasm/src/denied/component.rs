@@ -129,10 +129,10 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
     let answer = told(&host, answer, &path, writes)?;
     // WASI uses the code `Io` for every error that has no code of its own. The error may mean that the process has no
     // free file descriptor.
-    if matches!(answer, Err(FileError::Io)) {
-        if let Some(limit) = Limit::of_descriptors() {
-            host.data().scope.reach(limit);
-        }
+    if matches!(answer, Err(FileError::Io))
+        && let Some(limit) = Limit::of_descriptors()
+    {
+        host.data().scope.reach(limit);
     }
     Ok(answer)
 }

@@ -102,10 +102,10 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<i32> {
     let errno = errno.await?;
     // WASI uses the code `Io` for every error that has no code of its own. The error may mean that the process has no
     // free file descriptor.
-    if errno == Errno::Io as i32 {
-        if let Some(limit) = Limit::of_descriptors() {
-            host.data().scope.reach(limit);
-        }
+    if errno == Errno::Io as i32
+        && let Some(limit) = Limit::of_descriptors()
+    {
+        host.data().scope.reach(limit);
     }
     Ok(told(&mut host, errno, path, length, flags & CREATE != 0 || rights & WRITES != 0))
 }
