@@ -49,7 +49,7 @@ pub(super) fn acquire(file: &File, try_lock: fn(&File) -> io::Result<()>, limit:
         if left.is_zero() {
             return Ok(false);
         }
-        #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
+        #[allow(clippy::disallowed_methods, reason = "the release of another process's file lock causes no event")]
         thread::sleep(PAUSE.ceiling(tries).min(left));
         tries = tries.saturating_add(1);
     }

@@ -84,7 +84,7 @@ pub fn read_in_turn(path: &Path) -> Result<Report, ReadError> {
         if !is_others || begin.elapsed() > TURN {
             return found;
         }
-        #[allow(clippy::disallowed_methods, reason = "a file that is replaced tells nobody")]
+        #[allow(clippy::disallowed_methods, reason = "the replacement of a file causes no event")]
         thread::sleep(LOOK);
     }
 }

@@ -38,7 +38,7 @@ pub enum Reason {
         limit: Duration,
     },
     /// The start time of PID 1 is unknown. Listed after [`Self::NoFile`] or [`Self::LeftOver`].
-    #[error("when the container started cannot be told from /proc, so it gets no start period")]
+    #[error("/proc does not show when the container started, so there is no start period")]
     StartUnknown,
     /// The file is locked or unreadable. The field is the error message.
     #[error("{0}")]
@@ -59,7 +59,7 @@ pub enum Reason {
         pid: u32,
     },
     /// The host has stopped writing the health file.
-    #[error("the host has written nothing for {}; it should every {}", shown(*.age), shown(super::TICK))]
+    #[error("the host has written nothing for {}; it should write every {}", shown(*.age), shown(super::TICK))]
     Stale {
         /// Time since the host's last write.
         age: Duration,

@@ -139,7 +139,7 @@ impl Requests {
                 let _ = fs::remove_file(&answer);
                 return Ok(serde_json::from_slice(&bytes).map_err(|error| failed("read", &answer)(error.into()))?);
             }
-            #[allow(clippy::disallowed_methods, reason = "a file that appears tells nobody")]
+            #[allow(clippy::disallowed_methods, reason = "the creation of a file causes no event")]
             thread::sleep(LOOK);
         }
         match fs::remove_file(&file.path) {

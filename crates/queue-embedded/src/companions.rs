@@ -106,7 +106,7 @@ pub(super) fn check(path: &Path) -> Result<(), ClaimError> {
         if !foreign.may_pass() || begin.elapsed() > PATIENCE {
             return Err(ClaimError::Foreign(foreign));
         }
-        #[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
+        #[allow(clippy::disallowed_methods, reason = "the release of another process's file lock causes no event")]
         thread::sleep(LOOK);
     }
 }

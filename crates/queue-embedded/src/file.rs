@@ -318,7 +318,7 @@ fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
 
 /// Enables SQLite's write-ahead log. Returns `false` if the filesystem does not support the log. Waits while another
 /// process holds a lock, because SQLite does not call the busy handler for this operation.
-#[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
+#[allow(clippy::disallowed_methods, reason = "the release of another process's file lock causes no event")]
 fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
     let started = Instant::now();
     loop {
@@ -332,7 +332,7 @@ fn use_wal(db: &Connection) -> rusqlite::Result<bool> {
 
 /// Busy handler: waits 1 ms before SQLite's next attempt to acquire a lock. Returns `false` after [`BUSY`], which makes
 /// SQLite give up. SQLite's own busy handler may sleep for 100 ms between attempts, which would delay a receive call.
-#[allow(clippy::disallowed_methods, reason = "a file lock of another process tells nobody when it goes")]
+#[allow(clippy::disallowed_methods, reason = "the release of another process's file lock causes no event")]
 fn wait_for_lock(tries: i32) -> bool {
     thread_local!(static ASKED_FIRST: Cell<Option<Instant>> = const { Cell::new(None) });
     let now = Instant::now();

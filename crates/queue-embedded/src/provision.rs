@@ -92,7 +92,7 @@ impl Difference {
         let consequence = match wanted {
             Setting::Ordered(true) => "messages of a group may overtake each other",
             Setting::Ordered(false) => "messages of a group wait for each other",
-            Setting::Filter(_) => "not the messages that the config says arrive",
+            Setting::Filter(_) => "the queue receives other messages than the config says",
         };
         let fault = format!("{resource}: {} is {seen}, not {wanted} ({consequence})", wanted.label());
         Some(Finding { fault, cure: "`hostler run` or `hostler provision` sets it".into(), fatal: false })

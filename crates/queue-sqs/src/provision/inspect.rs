@@ -86,7 +86,7 @@ fn differing(title: &str, settings: &[Setting], resource: &Resource, account: &A
             VISIBILITY_TIMEOUT => " (each receive asks for the lease that it wants)",
             REDRIVE_POLICY => redrive_consequence(&setting.value, resource.get(REDRIVE_POLICY)),
             "RawMessageDelivery" => " (messages come wrapped in JSON of SNS)",
-            "FilterPolicy" | "FilterPolicyScope" => " (not the messages that the config says arrive)",
+            "FilterPolicy" | "FilterPolicyScope" => " (the queue receives other messages than the config says)",
             _ => "",
         };
         Some(warning(format!("{title}: {} is {seen}, not {wanted}{consequence}", setting.label), PROVISION))
