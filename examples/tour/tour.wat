@@ -2,7 +2,7 @@
 ;; The first letter of the body decides the outcome of the message:
 ;;   r  fails for now: exit 75, which asks for a retry
 ;;   b  is bad input: exit 65 and a word on standard error, which dead-letters
-;;   l  loops for ever, until the processing timeout stops it
+;;   l  loops forever, until the processing timeout stops it
 ;;   anything else is done: exit 0
 (module
   (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
