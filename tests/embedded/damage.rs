@@ -281,3 +281,31 @@ fn a_host_whose_file_was_replaced_becomes_unhealthy() {
     let unhealthy = || (world.output(&["check-consumer-health"]).code == 1).then_some(());
     crate::support::hostler::until("an unhealthy verdict", PATIENCE, unhealthy);
 }
+
+#[test]
+fn a_host_whose_queue_is_renamed_becomes_unhealthy_until_it_has_its_name_back() {
+    let world = World::new(
+        "[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/main-echoes.wat'
+         processing_timeout = '1s'\nhealthcheck_timeout = '2s'",
+    );
+    let mut host = world.started();
+    // A host whose first receives are refused ends.
+    world.send("jobs", ["x"]);
+    host.settled(1);
+    let meddler = Connection::open(world.path("queue.db")).unwrap();
+    let rename = |from: &str, to: &str| {
+        assert_eq!(meddler.execute("UPDATE queue SET name = ?2 WHERE name = ?1", [from, to]).unwrap(), 1);
+    };
+    let verdict = |code| (world.output(&["check-consumer-health"]).code == code).then_some(());
+    rename("jobs", "old");
+    let line = host.wait_for(PATIENCE, |line| line["message"] == "receive failed");
+    let error = line["error"].as_str().unwrap();
+    assert!(error.contains("the row with id 1, to which its messages belong, is named `old`"), "{error}");
+    assert!(error.contains("put it back (id 1, name `jobs`)"), "{error}");
+    crate::support::hostler::until("an unhealthy verdict", PATIENCE, || verdict(1));
+    rename("old", "jobs");
+    world.send("jobs", ["y"]);
+    host.settled(2);
+    crate::support::hostler::until("a healthy verdict", PATIENCE, || verdict(0));
+    assert_eq!(host.stop(), 0);
+}

@@ -153,6 +153,11 @@ impl Opened {
         self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| Ok((row.get(1)?, row.get(2)?)))
     }
 
+    /// Returns the error for a change of the file that keeps hostler from going on.
+    pub(super) fn refusal(&self, fault: &str) -> QueueError {
+        QueueError::Refused(format!("in the queue `{}`, {fault}", self.path.display()))
+    }
+
     /// Converts an SQLite error on this file.
     pub(super) fn fault(&self, error: &rusqlite::Error) -> QueueError {
         fault(&self.path, error)

@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::time::Instant;
 
 use super::clock::Session;
+use super::registration::Registration;
 use super::rows::{millis, read_attributes, write_attributes};
 use super::send::place;
 use super::topology::{Target, is_ordered};
@@ -31,6 +32,21 @@ pub(super) struct Source {
     /// Id of the dead-letter queue, and the number of times that a message may be received before it moves there.
     /// `None`: there is no dead-letter queue.
     pub(super) dead_letter: Option<(i64, u32)>,
+    /// Rows of the queue and of its dead-letter queue in the table of queues.
+    pub(super) registrations: Vec<Registration>,
+}
+
+impl Source {
+    /// Returns what happened to the queue's row in the table of queues, or to that of its dead-letter queue. `None`: both
+    /// rows are unchanged.
+    pub(super) fn registration_fault(&self, db: &Connection) -> rusqlite::Result<Option<String>> {
+        for registration in &self.registrations {
+            if let Some(fault) = registration.fault(db)? {
+                return Ok(Some(fault));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// Identifies an entry and the lease under which it was taken.

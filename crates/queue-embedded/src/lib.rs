@@ -8,6 +8,7 @@ mod lease;
 mod look;
 mod provision;
 mod queue;
+mod registration;
 mod rows;
 mod send;
 mod stranded;
@@ -31,6 +32,7 @@ use hostler_types::channel::Channel;
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use lease::Source;
 use queue::EmbeddedQueue;
+use registration::Registration;
 use topology::Target;
 use writer::{Need, Writer};
 
@@ -118,12 +120,16 @@ impl Broker for EmbeddedBroker {
     async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
         let wanted = spec.clone();
         let queues = self.writer.call(Need::Write, move |db| topology::establish(db, &wanted)).await?;
+        let registration = |target: Target, name| Registration { id: target.id, name };
+        let dead_letter_queue = queues.dead_letters.map(|it| registration(it, spec.channel.dead_letter_queue()));
+        let own = registration(queues.queue, spec.channel.queue().to_owned());
         let source = Source {
             queue: queues.queue.id,
             name: spec.channel.to_string(),
             dead_letter_name: spec.channel.dead_letter_queue(),
             ordered: spec.ordered,
             dead_letter: queues.dead_letters.map(|target| target.id).zip(spec.max_receives),
+            registrations: std::iter::once(own).chain(dead_letter_queue).collect(),
         };
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
     }
@@ -181,6 +187,7 @@ impl Admin for EmbeddedBroker {
             dead_letter_name: channel.dead_letter_queue(),
             ordered: found.ordered,
             dead_letter: None,
+            registrations: vec![Registration { id: found.id, name: channel.queue().to_owned() }],
         };
         Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
     }

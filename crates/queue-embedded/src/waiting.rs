@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +23,8 @@ pub(super) struct Waiting {
     /// at this time, even if the file has not been written. `None`: no message will become visible unless the file is
     /// written.
     due: Option<i64>,
+    /// Set once the rows of the receive's queue in the table of queues were checked.
+    is_checked: bool,
 }
 
 impl Waiting {
@@ -32,7 +35,7 @@ impl Waiting {
         stop: CancellationToken,
         reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
     ) -> Self {
-        Self { source, request, deadline, stop, reply, due: Some(0) }
+        Self { source, request, deadline, stop, reply, due: Some(0), is_checked: false }
     }
 
     /// Returns the time until the worker must check this receive call again.
@@ -56,6 +59,14 @@ impl Waiting {
         }
         self.due = next_visible(db, self.source.queue)?;
         Ok(self.due.is_some_and(|due| due <= now))
+    }
+
+    /// Checks the rows of the queue and of its dead-letter queue in the table of queues. Does nothing if this receive was
+    /// checked before, unless `again` is set. Returns what happened to the rows. `None`: they are unchanged.
+    pub(super) fn registration_fault(&mut self, db: &Connection, again: bool) -> rusqlite::Result<Option<String>> {
+        let is_due = again || !self.is_checked;
+        self.is_checked = true;
+        if is_due { self.source.registration_fault(db) } else { Ok(None) }
     }
 
     /// Returns the id of the queue that this call receives from, and the name of its channel. `None`: the queue is not

@@ -1,6 +1,9 @@
 //! The worker that owns the file. Runs all pending writes in one transaction, and answers waiting receive calls.
 
-use std::collections::{BTreeMap, VecDeque};
+mod checks;
+mod flushes;
+
+use std::collections::VecDeque;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -12,25 +15,14 @@ use tokio::sync::oneshot;
 use super::Worker;
 use super::clock::{Job, QueueTime, Session};
 use super::file::Opened;
-use super::stranded::{Free, Stranded};
+use super::stranded::Stranded;
 use super::waiting::{Take, Waiting, give_back};
+use flushes::Flushes;
 use hostler_queue::{Delivery, QueueError};
-
-/// Minimum interval between two flushes to the disk while the worker has other work, as a multiple of the last flush's
-/// duration.
-const BETWEEN_FLUSHES: u32 = 5;
-
-/// Maximum time that the worker waits for another request before a flush. If no request arrives in this time, the
-/// worker flushes.
-const IDLE: Duration = Duration::from_micros(200);
 
 /// Interval at which a worker thread checks whether another process has written messages. Applies only while receive
 /// calls wait.
 const POLL: Duration = Duration::from_millis(15);
-
-/// Interval at which the worker checks that the file is still at its path, and searches for stranded messages. Applies
-/// only while receive calls wait.
-const CHECK: Duration = Duration::from_secs(1);
 
 /// File access that a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,30 +176,6 @@ struct Core {
     poll: Duration,
 }
 
-/// Durable commands that wait for the next flush. Without the wait, a sender of single messages would cause a flush for
-/// each message, and all other commands would wait for the disk.
-#[derive(Default)]
-struct Flushes {
-    held: VecDeque<Box<dyn Command>>,
-    /// Earliest time of the next flush while there is other work, by the monotonic clock. `None`: no flush yet.
-    not_before: Option<Duration>,
-}
-
-impl Flushes {
-    /// Returns the maximum time to wait for another request before the next flush. `None`: no command is waiting for a
-    /// flush.
-    fn patience(&self, now: Duration) -> Option<Duration> {
-        let until = self.not_before.map_or(Duration::ZERO, |at| at.saturating_sub(now));
-        (!self.held.is_empty()).then(|| until.min(IDLE))
-    }
-
-    /// Returns `true` if commands wait for a flush and must be flushed now. `idle` is set if the worker has no other
-    /// work.
-    fn are_due(&self, idle: bool, now: Duration) -> bool {
-        !self.held.is_empty() && (idle || self.not_before.is_none_or(|at| at <= now))
-    }
-}
-
 /// Worker on a separate thread, which may block.
 struct Thread {
     core: Core,
@@ -300,8 +268,7 @@ impl Core {
                 }
             }
             if durable {
-                let now = self.file.time.monotonic();
-                self.flushes.not_before = Some(now + now.saturating_sub(started) * BETWEEN_FLUSHES);
+                self.flushes.flushed(started, self.file.time.monotonic());
             }
         }
         if self.waiting.is_empty() {
@@ -319,37 +286,6 @@ impl Core {
         while self.serve(changed) {
             changed = true;
         }
-    }
-
-    /// Checks that the file is still at its path, at most once per [`CHECK`]. Returns `true` if stranded messages were
-    /// made visible. Fails if the file was removed or replaced.
-    fn check(&mut self) -> Result<bool, QueueError> {
-        let now = self.file.time.monotonic();
-        if now < self.next_check {
-            return Ok(false);
-        }
-        self.file.still_there()?;
-        self.next_check = now + CHECK;
-        Ok(self.free_stranded())
-    }
-
-    /// Makes stranded messages visible in every ordered queue with a waiting receive call. Returns `true` if a message
-    /// was made visible. Ignores errors, because the receive calls return the same errors.
-    fn free_stranded(&mut self) -> bool {
-        let queues = self.waiting.iter().filter_map(Waiting::ordered_queue);
-        let queues: BTreeMap<i64, String> = queues.map(|(queue, channel)| (queue, channel.to_owned())).collect();
-        let mut has_freed = false;
-        for (queue, channel) in queues {
-            let found = self.stranded.look(&self.file.db, queue).unwrap_or_default();
-            if found.is_empty() {
-                continue;
-            }
-            let mut job = Free::new(queue, found);
-            if self.transact(false, std::slice::from_mut(&mut job)).iter().all(Result::is_ok) {
-                has_freed |= job.tell(&channel);
-            }
-        }
-        has_freed
     }
 
     fn session(&self) -> Session<'_> {
@@ -451,21 +387,6 @@ mod tests {
     use super::*;
     use crate::{SystemClock, file};
     use std::sync::Arc;
-
-    #[test]
-    fn a_flush_waits_while_others_work_and_no_longer() {
-        let (reply, _) = oneshot::channel();
-        let call = Call { work: |_: &Session<'_>| Ok(()), answer: None, reply };
-        let (now, soon) = (Duration::from_secs(10), Duration::from_secs(11));
-        let mut flushes = Flushes::default();
-        assert!(flushes.patience(now).is_none() && !flushes.are_due(true, now), "nothing is held");
-        flushes.held.push_back(Box::new(call));
-        assert!(flushes.are_due(false, now), "the first one waits for nobody");
-        flushes.not_before = Some(soon);
-        assert!(!flushes.are_due(false, now) && flushes.patience(now) == Some(IDLE), "others go on");
-        assert!(flushes.are_due(true, now), "nothing else is there to do");
-        assert!(flushes.are_due(false, soon) && flushes.patience(soon) == Some(Duration::ZERO), "they had their time");
-    }
 
     /// Checks the setting of SQLite, because a test cannot cut the power. FULL (2) flushes each commit to the disk.
     /// NORMAL (1) does not.

@@ -1,0 +1,60 @@
+//! Checks that the worker repeats, because other programs may have changed the file.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Core;
+use crate::stranded::Free;
+use crate::waiting::Waiting;
+use hostler_queue::QueueError;
+
+/// Interval at which the worker checks that the file is still at its path and still has the rows of its queues, and
+/// searches for stranded messages.
+pub(super) const CHECK: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// Checks that the file is still at its path, at most once per [`CHECK`]. Also answers the receives whose queues lost
+    /// their rows in the table of queues. Returns `true` if stranded messages were made visible. Fails if the file was
+    /// removed or replaced.
+    pub(super) fn check(&mut self) -> Result<bool, QueueError> {
+        let now = self.file.time.monotonic();
+        let is_due = now >= self.next_check;
+        if is_due {
+            self.file.still_there()?;
+            self.next_check = now + CHECK;
+        }
+        self.refuse_unregistered(is_due);
+        Ok(is_due && self.free_stranded())
+    }
+
+    /// Answers the receives whose queues lost their rows in the table of queues. Checks the receives that arrived since
+    /// the last call, or all of them if `again` is set.
+    fn refuse_unregistered(&mut self, again: bool) {
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            match waiting.registration_fault(&self.file.db, again) {
+                Ok(None) => self.waiting.push(waiting),
+                Ok(Some(fault)) => waiting.answer(Err(self.file.refusal(&fault))),
+                Err(error) => waiting.answer(Err(self.file.fault(&error))),
+            }
+        }
+    }
+
+    /// Makes stranded messages visible in every ordered queue with a waiting receive. Returns `true` if a message was made
+    /// visible. Ignores errors, because the receives return the same errors.
+    fn free_stranded(&mut self) -> bool {
+        let queues = self.waiting.iter().filter_map(Waiting::ordered_queue);
+        let queues: BTreeMap<i64, String> = queues.map(|(queue, channel)| (queue, channel.to_owned())).collect();
+        let mut has_freed = false;
+        for (queue, channel) in queues {
+            let found = self.stranded.look(&self.file.db, queue).unwrap_or_default();
+            if found.is_empty() {
+                continue;
+            }
+            let mut job = Free::new(queue, found);
+            if self.transact(false, std::slice::from_mut(&mut job)).iter().all(Result::is_ok) {
+                has_freed |= job.tell(&channel);
+            }
+        }
+        has_freed
+    }
+}
