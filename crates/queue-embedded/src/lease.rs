@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::clock::Session;
 use super::registration::Registration;
-use super::rows::{millis, read_attributes, write_attributes};
+use super::rows::{due_after, read_attributes, write_attributes};
 use super::send::place;
 use super::topology::{Target, is_ordered};
 use hostler_queue::{Delivery, Receipt, Receive, dead_letter_attributes};
@@ -149,7 +149,7 @@ pub(super) struct Received {
 pub(super) fn take(db: &Session<'_>, source: &Source, request: Receive) -> rusqlite::Result<Received> {
     let leased_at = Instant::now();
     let now = db.now();
-    let until = now.saturating_add(millis(request.lease));
+    let until = due_after(now, request.lease);
     let mut taken = Received::default();
     loop {
         let due = due(db, source.queue, now, request.max.saturating_sub(taken.deliveries.len()))?;
@@ -318,7 +318,7 @@ fn show_in(
     lease: Option<i64>,
 ) -> rusqlite::Result<bool> {
     let now = db.now();
-    let visible_at = now.saturating_add(millis(delay));
+    let visible_at = due_after(now, delay);
     let changed = db
         .prepare_cached(
             "UPDATE entry SET visible_at = ?6, lease = ?7

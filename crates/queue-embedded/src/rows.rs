@@ -9,12 +9,23 @@ use rusqlite::types::Type;
 use serde::{Deserialize, Serialize};
 
 use hostler_types::channel::Filter;
-use hostler_types::message::{AttributeValue, Attributes, Plain};
+use hostler_types::message::{AttributeValue, Attributes, MAX_DELAY, Plain};
 
 /// Returns a duration in whole milliseconds, for a column of the file. A duration that is too long for the column
 /// becomes the maximum value of the column.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Returns the time after this delay, counted from `now`. A longer delay than [`MAX_DELAY`] is shortened to that.
+pub(super) fn due_after(now: i64, delay: Duration) -> i64 {
+    now.saturating_add(millis(delay.min(MAX_DELAY)))
+}
+
+/// Returns the latest time at which a message may become visible. Only a damaged row contains a later time. Is later than
+/// the results of [`due_after`], because the times of processes in different containers may differ.
+pub(super) fn latest_due(now: i64) -> i64 {
+    now.saturating_add(millis(MAX_DELAY * 2))
 }
 
 pub(super) fn to_system_time(at: i64) -> SystemTime {

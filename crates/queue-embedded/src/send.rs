@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::clock::Session;
-use super::rows::{millis, write_attributes};
+use super::rows::{due_after, millis, write_attributes};
 use super::topology::{Route, Target, route};
 use hostler_queue::{DEFAULT_GROUP, Sent};
 use hostler_types::channel::Channel;
@@ -58,7 +58,7 @@ fn insert(db: &Connection, target: Target, message: &Outgoing, id: &str, now: i6
         "INSERT INTO content (id, group_name, routing_key, attributes, body) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?
     .execute(params![id, group, message.routing_key, write_attributes(&message.attributes)?, message.body])?;
-    let due_at = now.saturating_add(millis(message.delay));
+    let due_at = due_after(now, message.delay);
     place(db, target, db.last_insert_rowid(), group, now, due_at)
 }
 

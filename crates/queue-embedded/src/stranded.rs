@@ -1,4 +1,4 @@
-//! Finds stranded messages of an ordered queue: blocked messages that would never become visible.
+//! Finds stranded messages: messages that would never become visible.
 //!
 //! All entries of a group except one are blocked. When the unblocked entry is removed, the driver finds the next entry
 //! by the name of the group. If a damaged row has lost the name, the driver does not find the next entry. While receive
@@ -6,13 +6,16 @@
 //! visible. A message that cannot be read is then set aside like any other damaged message.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
 use super::clock::Job;
 use super::clock::Session;
+use super::rows::latest_due;
+use super::topology::is_ordered;
 
-/// Maximum number of blocked messages to examine in one search. A search takes a few milliseconds.
+/// Maximum number of messages of either kind to examine in one search. A search takes a few milliseconds.
 const PAGE: i64 = 500;
 
 /// Key of an entry within its queue.
@@ -22,12 +25,26 @@ type Place = (i64, i64);
 #[derive(Debug, Default)]
 pub(super) struct Stranded {
     after: HashMap<i64, Place>,
+    /// Time of the next search, by the monotonic clock.
+    next: HashMap<i64, Duration>,
 }
 
 impl Stranded {
-    /// Searches the next page of a queue's blocked messages. Returns the positions of the messages on the page that
-    /// have no group. Also returns the position of one message of each group in which every entry is blocked.
-    pub(super) fn look(&mut self, db: &Connection, queue: i64) -> rusqlite::Result<Vec<Place>> {
+    /// Returns `true` if a queue must be searched now, which is the case once per `interval`.
+    pub(super) fn is_due(&mut self, queue: i64, now: Duration, interval: Duration) -> bool {
+        let is_due = self.next.get(&queue).is_none_or(|next| now >= *next);
+        if is_due {
+            self.next.insert(queue, now + interval);
+        }
+        is_due
+    }
+
+    /// Searches a queue for stranded messages, and returns their positions. Examines one page of the messages without a
+    /// time. If the queue is ordered, these are the blocked messages: only those without a group are stranded, and one
+    /// message of each group in which every entry is blocked.
+    pub(super) fn look(&mut self, db: &Session<'_>, queue: i64) -> rusqlite::Result<Vec<Place>> {
+        let is_ordered = is_ordered(db, queue)?;
+        let mut found = never_due(db, queue)?;
         let after = self.after.remove(&queue).unwrap_or((i64::MIN, i64::MIN));
         let mut page = db.prepare_cached(
             "SELECT enqueued_at, seq, group_name FROM entry INDEXED BY entry_visible
@@ -35,7 +52,7 @@ impl Stranded {
              ORDER BY enqueued_at, seq LIMIT ?4",
         )?;
         let mut rows = page.query(params![queue, after.0, after.1, PAGE])?;
-        let (mut groups, mut found, mut count) = (HashSet::new(), Vec::new(), 0);
+        let (mut groups, mut count) = (HashSet::new(), 0);
         while let Some(row) = rows.next()? {
             let place: Place = (row.get(0)?, row.get(1)?);
             count += 1;
@@ -45,8 +62,8 @@ impl Stranded {
             // The stored bytes may not be valid text.
             let group = row.get_ref(2)?.as_bytes_or_null().unwrap_or_default().map(<[u8]>::to_vec);
             let is_stranded = match group {
-                None => true,
-                Some(group) => groups.insert(group) && !has_head(db, queue, place)?,
+                Some(group) if is_ordered => groups.insert(group) && !has_head(db, queue, place)?,
+                _ => true,
             };
             if is_stranded {
                 found.push(place);
@@ -54,6 +71,15 @@ impl Stranded {
         }
         Ok(found)
     }
+}
+
+/// Returns the positions of messages whose time never comes.
+fn never_due(db: &Session<'_>, queue: i64) -> rusqlite::Result<Vec<Place>> {
+    db.prepare_cached(
+        "SELECT enqueued_at, seq FROM entry INDEXED BY entry_visible WHERE queue = ?1 AND visible_at > ?2 LIMIT ?3",
+    )?
+    .query_map([queue, latest_due(db.now()), PAGE], |row| Ok((row.get(0)?, row.get(1)?)))?
+    .collect()
 }
 
 /// Returns `true` if the group of an entry has an entry that is visible, leased or delayed. The blocked entries of the
@@ -79,34 +105,40 @@ impl Free {
         Self { queue, found, freed: 0 }
     }
 
-    /// Logs the number of messages that were made visible. Returns `true` if the number is not zero. Must be called
-    /// after the transaction was committed.
+    /// Logs the number of messages that were made due. Returns `true` if the number is not zero. Must be called after the
+    /// transaction was committed.
     pub(super) fn tell(&self, channel: &str) -> bool {
         let count = self.freed;
         if count > 0 {
-            tracing::warn!(channel, count, "damaged rows blocked messages of a group; they are visible now");
+            tracing::warn!(channel, count, "damaged rows would have held back messages for ever; they are due again");
         }
         count > 0
     }
 }
 
 impl Job for Free {
-    /// Makes every found entry without a group visible. For every other found entry, makes the first entry of the group
-    /// visible.
+    /// Makes every found entry due that has no valid time, unless the entry waits in a group. For every other found entry,
+    /// makes the first entry of the group due. An entry whose delay is readable keeps its delay.
     fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
         let now = db.now();
+        let latest = latest_due(now);
+        let is_ordered = is_ordered(db, self.queue)?;
         self.freed = 0;
         for (enqueued_at, seq) in &self.found {
-            let key = params![self.queue, enqueued_at, seq, now];
+            let key = params![self.queue, enqueued_at, seq, now, latest];
             self.freed += db
                 .prepare_cached(
-                    "UPDATE entry SET visible_at = max(due_at, ?4)
-                     WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND visible_at IS NULL AND group_name IS NULL",
+                    "UPDATE entry SET visible_at = iif(due_at > ?5, ?4, max(due_at, ?4)), lease = NULL
+                     WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
+                     AND (visible_at > ?5 OR visible_at IS NULL AND (group_name IS NULL OR NOT ?6))",
                 )?
-                .execute(key)?;
+                .execute(params![self.queue, enqueued_at, seq, now, latest, is_ordered])?;
+            if !is_ordered {
+                continue;
+            }
             self.freed += db
                 .prepare_cached(
-                    "UPDATE entry SET visible_at = max(due_at, ?4) WHERE (queue, enqueued_at, seq) = (
+                    "UPDATE entry SET visible_at = iif(due_at > ?5, ?4, max(due_at, ?4)) WHERE (queue, enqueued_at, seq) = (
                          SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
                          WHERE queue = ?1 AND group_name = (
                              SELECT group_name FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
@@ -126,10 +158,9 @@ impl Job for Free {
 mod tests {
     use std::ops::ControlFlow;
     use std::sync::Arc;
-    use std::time::Duration;
 
     use hostler_queue::{Admin, Broker, ChannelSpec, Queue, Receive, Settlement};
-    use hostler_types::message::{AttributeValue, Message, Outgoing};
+    use hostler_types::message::{AttributeValue, MAX_DELAY, Message, Outgoing};
     use tokio_util::sync::CancellationToken;
 
     use super::super::EmbeddedBroker;
@@ -228,5 +259,56 @@ mod tests {
         assert_eq!(drained(&stored).await, ["1", "3", "6"]);
         let depth = &broker.depths(&["jobs".parse().unwrap()]).await.unwrap()[0];
         assert_eq!((depth.visible, depth.in_flight, depth.dead_lettered), (0, 0, 3));
+    }
+
+    const LOST_TIMES: [&str; 3] = ["NULL", "9223372036854775807", "253402300800000"];
+
+    #[tokio::test]
+    async fn a_message_without_a_valid_time_is_received() {
+        for (ordered, time) in [false, true].into_iter().flat_map(|ordered| LOST_TIMES.map(|time| (ordered, time))) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("queue.db");
+            let broker = EmbeddedBroker::open(&path).unwrap();
+            let spec = ChannelSpec { ordered, ..ChannelSpec::new("jobs".parse().unwrap()) };
+            let queue = broker.open(&spec).await.unwrap();
+            let message = |body: &str| Outgoing { body: body.into(), ..Outgoing::default() };
+            broker.send(&spec.channel, ["1", "2"].map(message).into()).await;
+            let meddler = Connection::open(&path).unwrap();
+            for column in ["visible_at", "due_at"] {
+                if (column, time) != ("due_at", "NULL") {
+                    let damage = format!("UPDATE entry SET {column} = {time} WHERE seq = 1");
+                    assert_eq!(meddler.execute(&damage, []).unwrap(), 1);
+                }
+            }
+            let mut seen = Vec::new();
+            while seen.len() < 2 {
+                let request = Receive { max: 10, wait: Duration::from_secs(20), lease: Duration::from_secs(30) };
+                let received = queue.receive(request, &CancellationToken::new()).await.unwrap();
+                assert!(!received.is_empty(), "{ordered}, {time}: only {seen:?}");
+                seen.extend(received.iter().map(|one| one.message.body.clone()));
+                let acks = received.into_iter().map(|one| Settlement::Ack(one.receipt)).collect();
+                assert!(queue.settle(acks).await.iter().all(Result::is_ok));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_delay_is_kept_even_if_the_time_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue.db");
+        let broker = EmbeddedBroker::open(&path).unwrap();
+        let spec = ChannelSpec::new("jobs".parse().unwrap());
+        let queue = broker.open(&spec).await.unwrap();
+        let delayed = Outgoing { delay: MAX_DELAY, ..Outgoing::default() };
+        broker.send(&spec.channel, vec![delayed.clone(), delayed]).await;
+        let meddler = Connection::open(&path).unwrap();
+        let times = || {
+            let mut query = meddler.prepare("SELECT visible_at FROM entry ORDER BY seq").unwrap();
+            query.query_map([], |row| row.get(0)).unwrap().collect::<rusqlite::Result<Vec<i64>>>().unwrap()
+        };
+        let before = times();
+        meddler.execute("UPDATE entry SET visible_at = NULL WHERE seq = 1", []).unwrap();
+        assert!(drained(&queue).await.is_empty());
+        assert_eq!(times(), before, "the longest delay that can be sent is not taken for damage");
     }
 }

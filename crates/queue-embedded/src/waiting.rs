@@ -69,10 +69,9 @@ impl Waiting {
         if is_due { self.source.registration_fault(db) } else { Ok(None) }
     }
 
-    /// Returns the id of the queue that this call receives from, and the name of its channel. `None`: the queue is not
-    /// ordered.
-    pub(super) fn ordered_queue(&self) -> Option<(i64, &str)> {
-        self.source.ordered.then_some((self.source.queue, &*self.source.name))
+    /// Returns the queue id and the channel of the receive.
+    pub(super) fn queue(&self) -> (i64, &str) {
+        (self.source.queue, &self.source.name)
     }
 
     /// Returns `true` if the receive call must end: the caller has dropped or stopped the call, or the deadline has

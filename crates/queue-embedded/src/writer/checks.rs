@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Core;
+use crate::clock::Session;
 use crate::stranded::Free;
 use crate::waiting::Waiting;
 use hostler_queue::QueueError;
@@ -14,7 +15,7 @@ pub(super) const CHECK: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Checks that the file is still at its path, at most once per [`CHECK`]. Also answers the receives whose queues lost
-    /// their rows in the table of queues. Returns `true` if stranded messages were made visible. Fails if the file was
+    /// their rows in the table of queues. Returns `true` if stranded messages were made due. Fails if the file was
     /// removed or replaced.
     pub(super) fn check(&mut self) -> Result<bool, QueueError> {
         let now = self.file.time.monotonic();
@@ -24,7 +25,7 @@ impl Core {
             self.next_check = now + CHECK;
         }
         self.refuse_unregistered(is_due);
-        Ok(is_due && self.free_stranded())
+        Ok(self.free_stranded(now))
     }
 
     /// Answers the receives whose queues lost their rows in the table of queues. Checks the receives that arrived since
@@ -39,14 +40,16 @@ impl Core {
         }
     }
 
-    /// Makes stranded messages visible in every ordered queue with a waiting receive. Returns `true` if a message was made
-    /// visible. Ignores errors, because the receives return the same errors.
-    fn free_stranded(&mut self) -> bool {
-        let queues = self.waiting.iter().filter_map(Waiting::ordered_queue);
-        let queues: BTreeMap<i64, String> = queues.map(|(queue, channel)| (queue, channel.to_owned())).collect();
+    /// Makes stranded messages due in every queue with a waiting receive, at most once per [`CHECK`]. Returns `true` if a
+    /// message was made due. Ignores errors, because the receives return the same errors.
+    fn free_stranded(&mut self, now: Duration) -> bool {
+        let queues = self.waiting.iter().map(Waiting::queue);
+        let due = queues.filter(|(queue, _)| self.stranded.is_due(*queue, now, CHECK));
+        let queues: BTreeMap<i64, String> = due.map(|(queue, channel)| (queue, channel.to_owned())).collect();
         let mut has_freed = false;
         for (queue, channel) in queues {
-            let found = self.stranded.look(&self.file.db, queue).unwrap_or_default();
+            let session = Session { db: &self.file.db, time: &self.file.time };
+            let found = self.stranded.look(&session, queue).unwrap_or_default();
             if found.is_empty() {
                 continue;
             }
