@@ -309,3 +309,17 @@ fn a_host_whose_queue_is_renamed_becomes_unhealthy_until_it_has_its_name_back() 
     crate::support::hostler::until("a healthy verdict", PATIENCE, || verdict(0));
     assert_eq!(host.stop(), 0);
 }
+
+#[test]
+fn a_host_whose_index_is_dropped_goes_on_and_says_so() {
+    let world = World::new("[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/main-echoes.wat'");
+    let mut host = world.started();
+    Connection::open(world.path("queue.db")).unwrap().execute_batch("DROP INDEX entry_visible").unwrap();
+    // Comes before any command, which would create the index too.
+    let line = host.wait_for(PATIENCE, |line| line["indexes"] == "entry_visible");
+    assert_eq!(line["message"], "the queue's file lacked indexes; they were created anew");
+    world.send("jobs", ["x"]);
+    host.settled(1);
+    assert!(host.lines().iter().all(|line| line["message"] != "receive failed"));
+    assert_eq!(host.stop(), 0);
+}

@@ -15,73 +15,12 @@ use rustix::process::{Resource, getrlimit};
 use super::Worker;
 use super::clock::{Clock, QueueTime};
 use super::companions::{self, Claim, ClaimError, Foreign, Wal, WalState};
+use super::rows::sqlite_code;
+use super::schema::{self, Lacking};
 use hostler_queue::QueueError;
-
-/// Application id that marks an SQLite file as a hostler queue ("Hstl").
-const APPLICATION_ID: i32 = 0x4873_746c;
-
-/// Version of the file layout that this hostler reads and writes.
-const VERSION: i32 = 1;
-
-/// Tables that every queue file has. Does not contain the table `clock`, because a missing `clock` table is created.
-const TABLES: [&str; 5] = ["queue", "subscription", "content", "entry", "dedupe"];
 
 /// Maximum time to wait for a lock that another process holds.
 const BUSY: Duration = Duration::from_secs(5);
-
-/// Layout of the file.
-///
-/// Every receive call changes rows of `entry`. The bodies, which may be large, are therefore in a separate table
-/// `content`.
-///
-/// In an ordered queue, every entry has a `group_name`. All entries of a group except one are blocked: their
-/// `visible_at` is null. When the unblocked entry is removed, the next entry of the group becomes visible. A receive
-/// call therefore needs only one index look-up, in ordered and other queues alike.
-///
-/// Times are milliseconds of the queue's own time (`QueueTime`), which all processes share. An entry is leased if it
-/// has a `lease` and its `visible_at` is in the future.
-const SCHEMA: &str = "
-    CREATE TABLE queue (
-        id INTEGER PRIMARY KEY,
-        name TEXT NOT NULL UNIQUE,
-        ordered INTEGER NOT NULL
-    ) STRICT;
-    CREATE TABLE subscription (
-        exchange TEXT NOT NULL,
-        queue INTEGER NOT NULL,
-        filter TEXT NOT NULL,
-        PRIMARY KEY (exchange, queue)
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE content (
-        seq INTEGER PRIMARY KEY,
-        id TEXT NOT NULL,
-        group_name TEXT,
-        routing_key TEXT,
-        attributes TEXT,
-        body BLOB NOT NULL
-    ) STRICT;
-    CREATE TABLE entry (
-        queue INTEGER NOT NULL,
-        enqueued_at INTEGER NOT NULL,
-        seq INTEGER NOT NULL,
-        visible_at INTEGER,
-        due_at INTEGER NOT NULL,
-        lease INTEGER,
-        attempts INTEGER NOT NULL,
-        group_name TEXT,
-        PRIMARY KEY (queue, enqueued_at, seq)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX entry_visible ON entry (queue, visible_at);
-    CREATE INDEX entry_group ON entry (queue, group_name, seq) WHERE group_name IS NOT NULL;
-    CREATE TABLE dedupe (
-        scope TEXT NOT NULL,
-        key TEXT NOT NULL,
-        id TEXT NOT NULL,
-        sent_at INTEGER NOT NULL,
-        PRIMARY KEY (scope, key)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX dedupe_age ON dedupe (sent_at);
-";
 
 /// An opened queue file.
 pub(super) struct Opened {
@@ -151,6 +90,11 @@ impl Opened {
     /// queue's file.
     fn checkpoint(&self, mode: &str) -> rusqlite::Result<(i64, i64)> {
         self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| Ok((row.get(1)?, row.get(2)?)))
+    }
+
+    /// Creates missing indexes if `error` is due to them. Returns `true` if the failed work may be tried again.
+    pub(super) fn restore_indexes(&self, error: &rusqlite::Error) -> bool {
+        Lacking::of(error) == Some(Lacking::Index) && restore_indexes(&self.db, &self.path).unwrap_or(false)
     }
 
     /// Returns the error for a change of the file that keeps hostler from going on.
@@ -276,6 +220,7 @@ fn connect(path: &Path, worker: Worker) -> Result<Connection, OpenError> {
     if fresh {
         create(&db, path)?;
     }
+    restore_indexes(&db, path)?;
     Ok(db)
 }
 
@@ -285,13 +230,14 @@ fn is_fresh(db: &Connection, path: &Path) -> Result<bool, OpenError> {
     let version: i32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let objects: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     match (application, version) {
-        (APPLICATION_ID, VERSION) => match missing_table(db)? {
+        (schema::APPLICATION_ID, schema::VERSION) => match schema::missing_table(db)? {
             Some(table) => Err(OpenError::Refused(damaged(path, &format!("its table `{table}` is missing")))),
             None => Ok(false),
         },
-        (APPLICATION_ID, _) => Err(OpenError::Refused(format!(
-            "the queue `{}` has layout {version}, this hostler knows {VERSION}: use the hostler that wrote it, or another path",
-            path.display()
+        (schema::APPLICATION_ID, _) => Err(OpenError::Refused(format!(
+            "the queue `{}` has layout {version}, this hostler knows {}: use the hostler that wrote it, or another path",
+            path.display(),
+            schema::VERSION
         ))),
         (0, 0) if objects == 0 => Ok(true),
         _ => {
@@ -301,24 +247,24 @@ fn is_fresh(db: &Connection, path: &Path) -> Result<bool, OpenError> {
     }
 }
 
-fn missing_table(db: &Connection) -> rusqlite::Result<Option<&'static str>> {
-    for table in TABLES {
-        if !db.table_exists(None, table)? {
-            return Ok(Some(table));
-        }
-    }
-    Ok(None)
-}
-
 /// Creates the tables. If another process has created the tables in the meantime, changes nothing.
 fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
     if is_fresh(&tx, path)? {
-        tx.execute_batch(SCHEMA)?;
-        tx.pragma_update(None, "application_id", APPLICATION_ID)?;
-        tx.pragma_update(None, "user_version", VERSION)?;
+        schema::create(&tx)?;
     }
     Ok(tx.commit()?)
+}
+
+/// Creates the indexes that are missing. Returns `true` if any was missing.
+fn restore_indexes(db: &Connection, path: &Path) -> rusqlite::Result<bool> {
+    let restored = schema::restore_indexes(db)?;
+    if restored.is_empty() {
+        return Ok(false);
+    }
+    let (path, indexes) = (path.display(), restored.join(", "));
+    tracing::warn!(%path, indexes, "the queue's file lacked indexes; they were created anew");
+    Ok(true)
 }
 
 /// Enables SQLite's write-ahead log. Returns `false` if the filesystem does not support the log. Waits while another
@@ -356,7 +302,18 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
     let path = file.display();
     let refused = |text| QueueError::Refused(text);
-    match error.sqlite_error_code() {
+    let text = schema::message(error).map_or_else(|| error.to_string(), str::to_owned);
+    match Lacking::of(error) {
+        Some(Lacking::Index) => {
+            return QueueError::Unavailable(format!(
+                "the queue `{path}` lacks an index ({text}), and it cannot be created anew: make sure that the disk has free \
+                 space and that no other program has locked the file"
+            ));
+        }
+        Some(Lacking::Table) => return refused(damaged(file, &text)),
+        None => {}
+    }
+    match sqlite_code(error) {
         // While a process creates a queue, the file is empty and locked, but only for milliseconds. The busy handler
         // waits longer. If the file is empty and still locked after the wait, the file was emptied after its creation.
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
@@ -387,8 +344,8 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
             QueueError::Unavailable(format!("the queue `{path}` failed: {error}{}", size_hint(limit)))
         }
         // An error without an SQLite code concerns a stored value that hostler did not write.
-        Some(ErrorCode::DatabaseCorrupt) | None => refused(damaged(file, &error.to_string())),
-        Some(_) => QueueError::Unavailable(format!("the queue `{path}` failed: {error}")),
+        Some(ErrorCode::DatabaseCorrupt) | None => refused(damaged(file, &text)),
+        Some(_) => QueueError::Unavailable(format!("the queue `{path}` failed: {text}")),
     }
 }
 

@@ -10,6 +10,7 @@ mod provision;
 mod queue;
 mod registration;
 mod rows;
+mod schema;
 mod send;
 mod stranded;
 mod topology;

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rusqlite::ErrorCode;
 use rusqlite::types::Type;
 use serde::{Deserialize, Serialize};
 
@@ -94,6 +95,14 @@ pub(super) fn read_filter(json: &str) -> rusqlite::Result<Filter> {
         StoredFilter::Prefix(prefixes) => Filter::Prefix(prefixes),
         StoredFilter::Exclude(keys) => Filter::Exclude(keys),
     })
+}
+
+/// Returns the code of an SQLite error. `None`: the error concerns a stored value that cannot be converted.
+pub(super) fn sqlite_code(error: &rusqlite::Error) -> Option<ErrorCode> {
+    match error {
+        rusqlite::Error::SqlInputError { error, .. } => Some(error.code),
+        error => error.sqlite_error_code(),
+    }
 }
 
 fn to_json(value: &impl Serialize) -> rusqlite::Result<String> {

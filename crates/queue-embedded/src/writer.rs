@@ -308,7 +308,11 @@ impl Core {
     fn serve(&mut self, changed: bool) -> bool {
         let mut takes = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
-            match waiting.look(&self.session(), changed) {
+            let mut looked = waiting.look(&self.session(), changed);
+            if looked.as_ref().is_err_and(|error| self.file.restore_indexes(error)) {
+                looked = waiting.look(&self.session(), true);
+            }
+            match looked {
                 Ok(true) => takes.push(Take::new(waiting)),
                 Ok(false) if waiting.is_over(&self.file.time) => waiting.answer(Ok(Vec::new())),
                 Ok(false) => self.waiting.push(waiting),
@@ -331,10 +335,14 @@ impl Core {
         buried
     }
 
-    /// Runs the jobs in one transaction. If a job fails, runs each job again in a separate transaction, so that the
+    /// Runs the jobs in one transaction. If an index is missing, creates it and runs the jobs again. If a job fails, runs each job again in a separate transaction, so that the
     /// failed job does not undo the other jobs.
     fn transact<J: Job>(&mut self, durable: bool, jobs: &mut [J]) -> Vec<Result<(), QueueError>> {
-        match self.commit(durable, jobs) {
+        let mut committed = self.commit(durable, jobs);
+        if committed.as_ref().is_err_and(|error| self.file.restore_indexes(error.cause())) {
+            committed = self.commit(durable, jobs);
+        }
+        match committed {
             Ok(()) => jobs.iter().map(|_| Ok(())).collect(),
             Err(CommitError::Job(_)) if jobs.len() > 1 => jobs
                 .iter_mut()
@@ -370,9 +378,13 @@ enum CommitError {
 }
 
 impl CommitError {
-    fn fault(&self, core: &Core) -> QueueError {
+    fn cause(&self) -> &rusqlite::Error {
         let (Self::Begin(error) | Self::Job(error)) = self;
-        core.file.fault(error)
+        error
+    }
+
+    fn fault(&self, core: &Core) -> QueueError {
+        core.file.fault(self.cause())
     }
 }
 

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{Entry, Source, bury};
-use crate::rows::{read_attributes, write_attributes};
+use crate::rows::{read_attributes, sqlite_code, write_attributes};
 use crate::topology::find_or_create;
 use hostler_types::message::{AttributeValue, Attributes};
 
@@ -34,7 +34,7 @@ impl SetAside {
 /// Returns `true` if an error concerns a single row rather than the file: the row contains a value that hostler did not
 /// write, or the row is missing.
 pub(crate) fn is_of_the_row(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code().is_none()
+    sqlite_code(error).is_none()
 }
 
 /// Moves an entry that cannot be read to the dead-letter queue. If the queue has no dead-letter queue, creates one,
