@@ -183,6 +183,7 @@ pub fn main() -> Exit {
     host::outlive_size_limit();
     let result = panic::catch_unwind(AssertUnwindSafe(|| run(command)));
     let result = result.unwrap_or_else(|_| Err(Failure::new(Exit::Internal, host::PANICKED)));
+    host::close_all();
     let result = result.and_then(|exit| output::unprinted().map_or(Ok(exit), Err));
     result.unwrap_or_else(|failure| failed(&failure))
 }

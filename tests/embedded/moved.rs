@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use rusqlite::Connection;
 
 use super::PATIENCE;
-use crate::support::hostler::{Depth, Host, Said, World};
+use crate::support::hostler::{Depth, Host, Said, World, until};
 
 const JOBS: &str = "[consumers.jobs]\nchannel = 'jobs'\nhandler = 'guests/main-echoes.wat'";
 
@@ -167,7 +167,44 @@ fn commands_refuse_a_queue_whose_log_was_removed_under_a_host() {
             assert!(!world.path("queue.db-wal").exists(), "nothing is created, {args:?}");
         }
         assert_eq!(host.stop(), 0);
+        assert_eq!(consumed(&world), bodies(["one", "two", "three"]), "{names:?}");
     }
+}
+
+/// Its end waits for the queue's thread, which closes the file.
+#[test]
+fn a_host_that_stops_leaves_nothing_in_the_log_even_if_that_was_removed() {
+    for names in [&[][..], &["queue.db-wal", "queue.db-shm"]] {
+        for _ in 0..8 {
+            let world = World::new(JOBS);
+            let mut host = paused_host(&world);
+            for name in names {
+                std::fs::remove_file(world.path(name)).unwrap();
+            }
+            assert_eq!(host.stop(), 0);
+            assert!(!world.path("queue.db-wal").exists(), "{names:?}");
+            assert_eq!(consumed(&world), bodies(["one", "two", "three"]), "{names:?}");
+        }
+    }
+}
+
+/// The number of messages in the queue's file alone, as it is now.
+fn saved(world: &World) -> Option<i64> {
+    std::fs::copy(world.path("queue.db"), world.path("copy.db")).unwrap();
+    let copy = Connection::open(world.path("copy.db")).unwrap();
+    copy.query_row("SELECT count(*) FROM content", [], |row| row.get(0)).ok()
+}
+
+#[test]
+fn a_host_that_receives_nothing_saves_the_messages_of_a_removed_log() {
+    let world = World::new(JOBS);
+    let host = paused_host(&world);
+    for name in ["queue.db-wal", "queue.db-shm"] {
+        std::fs::remove_file(world.path(name)).unwrap();
+    }
+    until("the messages are in the file", PATIENCE, || (saved(&world) == Some(3)).then_some(()));
+    host.kill();
+    assert_eq!(consumed(&world), bodies(["one", "two", "three"]));
 }
 
 #[test]
@@ -181,5 +218,5 @@ fn a_host_whose_log_is_removed_becomes_unhealthy() {
     std::fs::remove_file(world.path("queue.db-wal")).unwrap();
     host.wait_for(PATIENCE, |line| line.to_string().contains("so that it writes the messages into the queue"));
     let unhealthy = || (world.output(&["check-consumer-health"]).code == 1).then_some(());
-    crate::support::hostler::until("an unhealthy verdict", PATIENCE, unhealthy);
+    until("an unhealthy verdict", PATIENCE, unhealthy);
 }

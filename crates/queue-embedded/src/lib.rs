@@ -35,7 +35,7 @@ use lease::Source;
 use queue::EmbeddedQueue;
 use registration::Registration;
 use topology::Target;
-use writer::{Need, Writer};
+use writer::{Need, Writer, close_all};
 
 pub use clock::{Clock, SystemClock};
 
@@ -72,6 +72,13 @@ impl Default for Options {
     fn default() -> Self {
         Self { dedupe_window: DEDUPE_WINDOW, clock: Arc::new(SystemClock), worker: Worker::Thread }
     }
+}
+
+/// Closes all files that worker threads of this process have open, so that the messages in a `-wal` file are written into
+/// the queue's file. Waits for this, but not longer than `patience`. All queues return errors from then on. A process calls
+/// this before it ends.
+pub fn close(patience: Duration) {
+    close_all(patience);
 }
 
 /// All queues of one file. The worker ends when the broker, and all queues that were opened from it, are dropped.

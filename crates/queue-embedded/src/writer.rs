@@ -2,8 +2,10 @@
 
 mod checks;
 mod flushes;
+mod threads;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -17,8 +19,10 @@ use super::clock::{Job, QueueTime, Session};
 use super::file::Opened;
 use super::stranded::Stranded;
 use super::waiting::{Take, Waiting, give_back};
+use checks::CHECK;
 use flushes::Flushes;
 use hostler_queue::{Delivery, QueueError};
+pub(super) use threads::close_all;
 
 /// Interval at which a worker thread checks whether another process has written messages. Applies only while receive
 /// calls wait.
@@ -66,6 +70,8 @@ enum Request {
     Receive(Waiting),
     /// Wakes the worker, because a receive call was stopped.
     Look,
+    /// Ends the worker once it has finished its work, even if handles are left.
+    Close,
 }
 
 /// Handle to the worker. The worker ends when the last handle is dropped.
@@ -77,7 +83,7 @@ pub(super) struct Writer {
 
 #[derive(Debug, Clone)]
 enum Orders {
-    Thread(mpsc::Sender<Request>),
+    Thread(Arc<mpsc::Sender<Request>>),
     Task(UnboundedSender<Request>),
 }
 
@@ -94,12 +100,18 @@ impl Writer {
             next_check: Duration::ZERO,
             stranded: Stranded::default(),
             poll: if let Worker::Task { poll } = worker { poll } else { POLL },
+            is_closing: false,
         };
         let orders = match worker {
             Worker::Thread => {
                 let (orders, inbox) = mpsc::channel();
+                let orders = Arc::new(orders);
+                let ended = threads::remember(&orders);
                 let thread = Thread { core, inbox };
-                thread::Builder::new().name("hostler-queue".to_owned()).spawn(move || thread.run())?;
+                thread::Builder::new().name("hostler-queue".to_owned()).spawn(move || {
+                    thread.run();
+                    drop(ended);
+                })?;
                 Orders::Thread(orders)
             }
             Worker::Task { .. } => {
@@ -174,6 +186,8 @@ struct Core {
     stranded: Stranded,
     /// Interval at which a waiting receive call checks for messages from other processes.
     poll: Duration,
+    /// Set if the worker must end once no command waits for a flush.
+    is_closing: bool,
 }
 
 /// Worker on a separate thread, which may block.
@@ -188,21 +202,21 @@ impl Thread {
     fn run(mut self) {
         while let Some(orders) = self.next_orders() {
             self.core.turn(orders);
+            if self.core.is_closing && self.core.flushes.held.is_empty() {
+                return;
+            }
         }
     }
 
     /// Waits for requests, but not longer than the receive calls and flushes allow. Returns the pending requests.
     /// `None`: all senders are dropped, and no command waits for a flush.
     fn next_orders(&self) -> Option<Vec<Request>> {
-        let first = match self.core.patience() {
-            None => Some(self.inbox.recv().ok()?),
-            Some(patience) => match self.inbox.recv_timeout(patience) {
-                Ok(order) => Some(order),
-                Err(RecvTimeoutError::Timeout) => None,
-                // All senders are dropped, but the commands that wait for a flush must still be carried out.
-                Err(RecvTimeoutError::Disconnected) if !self.core.flushes.held.is_empty() => None,
-                Err(RecvTimeoutError::Disconnected) => return None,
-            },
+        let first = match self.inbox.recv_timeout(self.core.patience().unwrap_or(CHECK)) {
+            Ok(order) => Some(order),
+            Err(RecvTimeoutError::Timeout) => None,
+            // All senders are dropped, but the commands that wait for a flush must still be carried out.
+            Err(RecvTimeoutError::Disconnected) if !self.core.flushes.held.is_empty() => None,
+            Err(RecvTimeoutError::Disconnected) => return None,
         };
         Some(first.into_iter().chain(self.inbox.try_iter()).collect())
     }
@@ -248,6 +262,7 @@ impl Core {
                 Request::Call(Need::Durable, command) => self.flushes.held.push_back(command),
                 Request::Receive(waiting) => self.waiting.push(waiting),
                 Request::Look => {}
+                Request::Close => self.is_closing = true,
             }
         }
         let durable = self.flushes.are_due(idle, self.file.time.monotonic());
@@ -271,15 +286,13 @@ impl Core {
                 self.flushes.flushed(started, self.file.time.monotonic());
             }
         }
-        if self.waiting.is_empty() {
-            return;
-        }
+        // Without receives, the check still saves the messages of a `-wal` that was removed.
         match self.check() {
             Ok(has_freed) => changed |= has_freed,
-            Err(error) => {
-                self.waiting.drain(..).for_each(|waiting| waiting.answer(Err(error.clone())));
-                return;
-            }
+            Err(error) => self.waiting.drain(..).for_each(|waiting| waiting.answer(Err(error.clone()))),
+        }
+        if self.waiting.is_empty() {
+            return;
         }
         changed |= self.others_wrote();
         // If messages were moved to a dead-letter queue, a receive call on that queue may be answered too.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -10,6 +11,10 @@ use crate::host::full;
 use hostler_config::Config;
 use hostler_queue::{Disposal, Provisioner, QueueError};
 use hostler_queue_embedded::EmbeddedBroker;
+
+/// Maximum time to wait at the end of the process until the file is closed. With the default `shutdown_grace`, the process
+/// then still ends before the stop timeout of ECS.
+const CLOSING: Duration = Duration::from_secs(4);
 
 pub(super) struct Embedded;
 
@@ -35,6 +40,10 @@ impl QueueDriver for Embedded {
             "`hostler clean` needs queue.driver = \"sqs\": only SQS has a record of use; to clean an embedded queue, remove its file"
                 .into(),
         ))
+    }
+
+    fn close(&self) {
+        hostler_queue_embedded::close(CLOSING);
     }
 
     fn system(&self) -> &'static str {

@@ -89,6 +89,9 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
+    /// Closes the files of all connections of this process. Called at the end of the process.
+    fn close(&self) {}
+
     /// Returns advice that is appended to the error message of a refused receive call.
     fn cure_of_a_refusal(&self) -> &'static str {
         ""
@@ -118,6 +121,11 @@ pub struct QueueFile<'a> {
 pub fn driver(config: &Config) -> &'static dyn QueueDriver {
     let named = config.queue.driver;
     DRIVERS.iter().find(|(word, _)| *word == named).map_or(&Absent, |(_, driver)| *driver)
+}
+
+/// Closes the files of all drivers. Without this call, a driver's thread might end before its file is in order.
+pub fn close_all() {
+    DRIVERS.iter().for_each(|(_, driver)| driver.close());
 }
 
 /// Stand-in for a driver that this build lacks. Every connection fails.
