@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rusqlite::types::Type;
+use rusqlite::types::FromSqlError;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -114,7 +114,7 @@ impl QueueTime {
 /// time of the newest message, is outside the valid range.
 fn impossible(now: i64) -> rusqlite::Error {
     let text = format!("its clock stands at {now} ms since 1970, which no clock has written");
-    rusqlite::Error::FromSqlConversionFailure(0, Type::Integer, text.into())
+    FromSqlError::Other(text.into()).into()
 }
 
 /// Reads the stored start of the queue's time for this origin of the monotonic clock. `None`: the file has no start for

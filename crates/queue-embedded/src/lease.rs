@@ -5,13 +5,13 @@ mod set_aside;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rusqlite::types::{FromSqlError, Type, ValueRef};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::time::Instant;
 
 use super::clock::Session;
 use super::registration::Registration;
-use super::rows::{due_after, read_attributes, write_attributes};
+use super::rows::{bytes, due_after, optional_text, read_attributes, text, unreadable, write_attributes};
 use super::send::place;
 use super::topology::{Target, is_ordered};
 use hostler_queue::{Delivery, Receipt, Receive, dead_letter_attributes};
@@ -193,24 +193,17 @@ fn due(db: &Connection, queue: i64, now: i64, limit: usize) -> rusqlite::Result<
     .collect()
 }
 
-/// Indices of the columns of the result of [`due`] that contain the attempts and the group.
-const ATTEMPTS_COLUMN: usize = 2;
-const GROUP_COLUMN: usize = 3;
-
 fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: Instant) -> rusqlite::Result<Delivery> {
-    let unreadable = |column, of, fault: String| {
-        let error = FromSqlError::Other(fault.into());
-        Err(rusqlite::Error::FromSqlConversionFailure(column, of, error.into()))
-    };
     match entry.group {
         Group::None | Group::Readable => {}
-        Group::Damaged => return unreadable(GROUP_COLUMN, Type::Text, "its group is not text".to_owned()),
-        Group::Missing => return unreadable(GROUP_COLUMN, Type::Text, "its group is missing".to_owned()),
+        Group::Damaged => return Err(unreadable("group_name", "holds bytes instead of UTF-8 text")),
+        Group::Missing => return Err(unreadable("group_name", "is empty, although the queue is ordered")),
     }
     let attempt = match entry.attempts {
         Attempts::Counted(count) => count.saturating_add(1),
         Attempts::Damaged(stored) => {
-            return unreadable(ATTEMPTS_COLUMN, Type::Integer, format!("its number of attempts is {stored}"));
+            let fault = format_args!("is {stored} instead of a number from 0 to {}", u32::MAX);
+            return Err(unreadable("attempts", fault));
         }
     };
     let Ticket { enqueued_at, seq, lease } = entry.ticket;
@@ -227,14 +220,14 @@ fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: 
 
 /// Reads a message from a row with the columns id, group_name, routing_key, attributes and body of `content`.
 pub(super) fn message(row: &Row<'_>, enqueued_at: SystemTime) -> rusqlite::Result<Message> {
-    let attributes = read_attributes(row.get_ref(3)?.as_str_or_null()?)?;
+    let attributes = read_attributes(optional_text(row, 3, "attributes")?.as_deref())?;
     Ok(Message {
-        id: row.get(0)?,
-        group: row.get(1)?,
-        routing_key: row.get(2)?,
+        id: text(row, 0, "id")?,
+        group: optional_text(row, 1, "group_name")?,
+        routing_key: optional_text(row, 2, "routing_key")?,
         trace: TraceContext::of(&attributes).map(Arc::new),
         attributes,
-        body: row.get::<_, Vec<u8>>(4)?.into(),
+        body: bytes(row, 4, "body")?.into(),
         enqueued_at,
         claim: None,
     })

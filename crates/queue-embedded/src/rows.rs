@@ -1,12 +1,14 @@
 //! Converts times, attributes and filters to and from columns of the file.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use rusqlite::ErrorCode;
-use rusqlite::types::Type;
+use rusqlite::types::{FromSqlError, ValueRef};
+use rusqlite::{ErrorCode, Row};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use hostler_types::channel::Filter;
@@ -60,12 +62,20 @@ fn stored(value: &AttributeValue) -> Value {
 
 pub(super) fn read_attributes(json: Option<&str>) -> rusqlite::Result<Attributes> {
     let Some(json) = json else { return Ok(Attributes::new()) };
-    let values: BTreeMap<String, Value> = serde_json::from_str(json).map_err(damaged)?;
+    let values: BTreeMap<String, Value> = from_json(json, "attributes", "a JSON object of texts and {\"base64\": …}")?;
     values
         .into_iter()
         .map(|(name, value)| match value {
             Value::Text(text) => Ok((name, AttributeValue::Text(text))),
-            Value::Binary { base64 } => Ok((name, AttributeValue::Binary(STANDARD.decode(base64).map_err(damaged)?))),
+            Value::Binary { base64 } => {
+                let bytes = STANDARD.decode(base64).map_err(|error| {
+                    unreadable(
+                        "attributes",
+                        format_args!("holds a binary value, `{name}`, that is not base64 ({error})"),
+                    )
+                })?;
+                Ok((name, AttributeValue::Binary(bytes)))
+            }
         })
         .collect()
 }
@@ -89,7 +99,7 @@ pub(super) fn write_filter(filter: &Filter) -> rusqlite::Result<String> {
 }
 
 pub(super) fn read_filter(json: &str) -> rusqlite::Result<Filter> {
-    Ok(match serde_json::from_str(json).map_err(damaged)? {
+    Ok(match from_json(json, "filter", "\"all\" or a JSON object with the kind of the filter")? {
         StoredFilter::All => Filter::All,
         StoredFilter::Exact(keys) => Filter::Exact(keys),
         StoredFilter::Prefix(prefixes) => Filter::Prefix(prefixes),
@@ -109,6 +119,50 @@ fn to_json(value: &impl Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
-fn damaged(error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(0, Type::Text, error.into())
+/// Reads a column that must contain JSON. `expected` describes the valid values.
+fn from_json<T: DeserializeOwned>(json: &str, column: &str, expected: &str) -> rusqlite::Result<T> {
+    serde_json::from_str(json).map_err(|error| {
+        let (line, place) = (error.line(), error.column());
+        unreadable(column, format_args!("is not {expected} (line {line}, column {place} of the text)"))
+    })
+}
+
+/// Returns the error for a stored value that hostler did not write. `fault` follows the name of the column: the value,
+/// and what hostler expected instead.
+pub(super) fn unreadable(column: &str, fault: impl fmt::Display) -> rusqlite::Error {
+    FromSqlError::Other(format!("its column `{column}` {fault}").into()).into()
+}
+
+/// Reads a column that must contain text.
+pub(super) fn text(row: &Row<'_>, at: usize, column: &str) -> rusqlite::Result<String> {
+    optional_text(row, at, column)?.ok_or_else(|| unreadable(column, "is empty instead of text"))
+}
+
+/// Reads a column that contains text or nothing.
+pub(super) fn optional_text(row: &Row<'_>, at: usize, column: &str) -> rusqlite::Result<Option<String>> {
+    match row.get_ref(at)? {
+        ValueRef::Null => Ok(None),
+        ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(Some(text.to_owned())),
+            Err(_) => Err(unreadable(column, "holds bytes instead of UTF-8 text")),
+        },
+        other => Err(unreadable(column, format_args!("holds {} instead of text", kind(&other)))),
+    }
+}
+
+/// Reads a column that must contain bytes.
+pub(super) fn bytes(row: &Row<'_>, at: usize, column: &str) -> rusqlite::Result<Vec<u8>> {
+    match row.get_ref(at)? {
+        ValueRef::Blob(bytes) => Ok(bytes.to_vec()),
+        other => Err(unreadable(column, format_args!("holds {} instead of bytes", kind(&other)))),
+    }
+}
+
+fn kind(value: &ValueRef<'_>) -> &'static str {
+    match value {
+        ValueRef::Null => "nothing",
+        ValueRef::Integer(_) | ValueRef::Real(_) => "a number",
+        ValueRef::Text(_) => "text",
+        ValueRef::Blob(_) => "bytes",
+    }
 }

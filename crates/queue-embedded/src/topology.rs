@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::rows::{read_filter, write_filter};
+use super::rows::{read_filter, text, write_filter};
 use hostler_queue::{ChannelSpec, DEFAULT_GROUP};
 use hostler_types::channel::{Channel, Filter};
 
@@ -70,7 +70,7 @@ pub(super) fn subscription(db: &Connection, exchange: &str, queue: &str) -> rusq
         "SELECT subscription.filter FROM subscription JOIN queue ON queue.id = subscription.queue
          WHERE subscription.exchange = ?1 AND queue.name = ?2",
     )?
-    .query_row([exchange, queue], |row| read_filter(row.get_ref(0)?.as_str()?))
+    .query_row([exchange, queue], |row| read_filter(&text(row, 0, "filter")?))
     .optional()
 }
 
@@ -141,7 +141,7 @@ fn subscriptions(db: &Connection, exchange: &str) -> rusqlite::Result<Vec<(Targe
     )?
     .query_map([exchange], |row| {
         let target = Target { id: row.get(0)?, ordered: row.get(1)? };
-        Ok((target, read_filter(row.get_ref(2)?.as_str()?)?))
+        Ok((target, read_filter(&text(row, 2, "filter")?)?))
     })?
     .collect()
 }

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{Entry, Source, bury};
-use crate::rows::{read_attributes, sqlite_code, write_attributes};
+use crate::rows::{optional_text, read_attributes, sqlite_code, write_attributes};
 use crate::topology::find_or_create;
 use hostler_types::message::{AttributeValue, Attributes};
 
@@ -80,7 +80,7 @@ pub(crate) fn rescue(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> 
 /// Reads the stored attributes of a message.
 pub(crate) fn read_stored(db: &Connection, seq: i64) -> rusqlite::Result<Attributes> {
     db.prepare_cached("SELECT attributes FROM content WHERE seq = ?1")?
-        .query_row([seq], |row| read_attributes(row.get_ref(0)?.as_str_or_null()?))
+        .query_row([seq], |row| read_attributes(optional_text(row, 0, "attributes")?.as_deref()))
 }
 
 /// Returns attributes that contain the stored text of unreadable attributes, cut to [`KEPT`] bytes. Returns no
