@@ -158,6 +158,24 @@ fn send_to_a_queue_that_nobody_consumes_keeps_the_message_and_says_so() {
 }
 
 #[test]
+fn send_says_that_an_unordered_channel_keeps_no_order_within_a_group() {
+    let world = World::new(&format!(
+        "{JOBS}[consumers.ledger]\nchannel = 'ledger'\nhandler = 'guests/run-tell.wat'\nordered = true"
+    ));
+    world.provision();
+    world.queue("elsewhere");
+    for (channel, is_told) in
+        [("jobs", true), ("jobs-dlq", true), ("elsewhere", true), ("ledger", false), ("ledger-dlq", false)]
+    {
+        let said = world.output(&["send", channel, "--body", "x", "--group", "g"]);
+        let note = format!("hostler: note: {channel} is not ordered: messages of a group may overtake each other");
+        assert!(said.code == 0 && said.stderr.contains(&note) == is_told, "{channel}: {said:?}");
+        assert_eq!(world.depth(channel).visible, 1, "it is sent");
+        assert!(!world.output(&["send", channel, "--body", "x"]).stderr.contains("overtake"), "{channel}");
+    }
+}
+
+#[test]
 fn send_refuses_a_channel_that_leads_nowhere() {
     let fan_out = "[consumers.mobile]\nchannel = 'news.mobile'\nhandler = 'guests/run-tell.wat'\n";
     let world = World::new(&format!("{fan_out}{JOBS}"));

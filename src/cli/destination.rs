@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
-use hostler_config::{Config, alike};
+use hostler_config::{Config, Consumer, alike};
 use hostler_types::channel::Channel;
 
 /// Maximum delay of a message that every queue supports, even if the queue is not set up for long delays.
@@ -44,12 +44,8 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
 /// Refuses a delay beyond 15 minutes that exceeds the `longest_delay` of a consumer of this channel. In that case, the consumer's
 /// queue is not set up for the delay, and would dead-letter or drop the message before the delay ends.
 pub(super) fn check_delay(config: &Config, channel: &Channel, delay: Duration) -> Result<()> {
-    let short = config.consumers.iter().find(|consumer| {
-        let known = &consumer.channel;
-        let reaches = known.queue() == channel.queue() && channel.exchange().is_none()
-            || channel.exchange().is_some() && known.exchange() == channel.exchange();
-        reaches && delay > consumer.longest_delay.max(KEPT)
-    });
+    let short =
+        config.consumers.iter().find(|consumer| reaches(channel, consumer) && delay > consumer.longest_delay.max(KEPT));
     let Some(consumer) = short else { return Ok(()) };
     let (name, known, delay) = (&consumer.name, consumer.longest_delay, humantime::format_duration(delay));
     let text = format!(
@@ -58,6 +54,24 @@ pub(super) fn check_delay(config: &Config, channel: &Channel, delay: Duration) -
         humantime::format_duration(known)
     );
     Err(Failure::new(Exit::Usage, text))
+}
+
+/// Returns true if a message to this channel reaches a queue that the config declares as ordered. The dead-letter queue of a
+/// consumer is as ordered as the consumer's queue. `None`: the config does not name the channel.
+pub(super) fn is_ordered(config: &Config, channel: &Channel) -> Option<bool> {
+    let is_dead_letter =
+        |one: &Consumer| channel.exchange().is_none() && one.channel.dead_letter_queue() == channel.queue();
+    let reached = config.consumers.iter().filter(|consumer| reaches(channel, consumer) || is_dead_letter(consumer));
+    reached.map(|consumer| consumer.ordered).reduce(|one, other| one || other)
+}
+
+/// Returns true if a message to this channel, as [`of`] returns it, may reach the consumer.
+fn reaches(channel: &Channel, consumer: &Consumer) -> bool {
+    let known = &consumer.channel;
+    match channel.exchange() {
+        None => known.queue() == channel.queue(),
+        exchange => known.exchange() == exchange,
+    }
 }
 
 /// Returns the channels that the config names: those of its consumers, their dead-letter queues, and their destinations.

@@ -15,7 +15,7 @@ use super::{ConfigArg, block_on, destination, print, say};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::Config;
-use hostler_queue::{SendError, Sent};
+use hostler_queue::{Provisioner, SendError, Sent};
 use hostler_queue_telemetry::Producer;
 use hostler_telemetry::{self as telemetry, Resource, traces::Traces};
 use hostler_types::channel::Channel;
@@ -58,7 +58,7 @@ pub(super) struct Args {
     /// Deliver no sooner than this from now; at most 13d. Beyond 15m on SQS, at most the `longest_delay` of its consumer
     #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration::parse)]
     delay: Duration,
-    /// The FIFO group, on an ordered channel
+    /// The FIFO group, on an ordered channel. On SQS, also the group of a fair queue
     #[arg(long, value_name = "GROUP", allow_hyphen_values = true)]
     group: Option<String>,
     /// Drop the message if one with this key was sent in the last 5 minutes
@@ -88,6 +88,16 @@ pub(super) fn run(args: &Args) -> Result {
         }
         if !is_known(&config, &args.channel) {
             say(format_args!("hostler: note: no consumer of this config listens on {}", args.channel));
+        }
+        if args.group.is_some()
+            && !host::driver(&config).has_fair_queues()
+            && !is_ordered(&*broker, &config, channel).await
+        {
+            say(format_args!(
+                "hostler: note: {} is not ordered: messages of a group may overtake each other; `ordered = true` of its consumer \
+                 keeps their order",
+                args.channel
+            ));
         }
         let traces = traces(&config);
         let producer = Producer::new(broker, traces.clone());
@@ -240,6 +250,15 @@ fn exit(error: &SendError) -> Exit {
     match error {
         SendError::Invalid(_) => Exit::Usage,
         SendError::Queue(_) => Exit::QueueUnreachable,
+    }
+}
+
+/// Returns true if the channel leads to an ordered queue, or if the destination is unknown. The config of a consumer comes before
+/// the stored queue, because the consumer makes its queue ordered.
+async fn is_ordered(broker: &dyn Provisioner, config: &Config, channel: &Channel) -> bool {
+    match destination::is_ordered(config, channel) {
+        Some(is_ordered) => is_ordered,
+        None => broker.open_stored(channel).await.map_or(true, |queue| queue.is_ordered()),
     }
 }
 

@@ -89,6 +89,12 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
+    /// Returns true if the service uses the groups of unordered queues. SQS keeps one group of such a queue from delaying the
+    /// messages of others (fair queues).
+    fn has_fair_queues(&self) -> bool {
+        false
+    }
+
     /// Closes the files of all connections of this process. Called at the end of the process.
     fn close(&self) {}
 

@@ -45,6 +45,10 @@ impl QueueDriver for Sqs {
         true
     }
 
+    fn has_fair_queues(&self) -> bool {
+        true
+    }
+
     fn uses_payload(&self) -> bool {
         true
     }
