@@ -40,23 +40,23 @@ pub(super) struct Args {
 
 /// The change that a command makes.
 #[derive(Debug, Clone, Copy)]
-enum Change {
+enum PauseChange {
     Pause,
     Resume,
 }
 
 /// Runs `hostler pause`.
 pub(super) fn pause(args: &Args) -> Result {
-    run(args, Change::Pause)
+    run(args, PauseChange::Pause)
 }
 
 /// Runs `hostler resume`.
 pub(super) fn resume(args: &Args) -> Result {
-    run(args, Change::Resume)
+    run(args, PauseChange::Resume)
 }
 
 /// Pauses or resumes each consumer that the arguments select.
-fn run(args: &Args, change: Change) -> Result {
+fn run(args: &Args, change: PauseChange) -> Result {
     let file = args.file.clone();
     let file = file.unwrap_or_else(|| config::health_file(args.config.config.as_deref(), std::env::vars_os()));
     let pauses = Pauses::beside(&file);
@@ -85,7 +85,7 @@ fn run(args: &Args, change: Change) -> Result {
     Ok(Exit::Ok)
 }
 
-impl Change {
+impl PauseChange {
     /// Makes the change for a consumer. Returns `false` if it was made before.
     fn make(self, pauses: &Pauses, consumer: &str) -> std::result::Result<bool, FolderError> {
         match self {
@@ -123,9 +123,14 @@ mod tests {
     #[test]
     fn the_effect_depends_on_the_host() {
         let effects = |host: &Presence| {
-            let effect = |change: Change, changed| change.effect(changed, host, Path::new("/h"));
-            [(Change::Pause, true), (Change::Pause, false), (Change::Resume, true), (Change::Resume, false)]
-                .map(|(change, changed)| effect(change, changed))
+            let effect = |change: PauseChange, changed| change.effect(changed, host, Path::new("/h"));
+            [
+                (PauseChange::Pause, true),
+                (PauseChange::Pause, false),
+                (PauseChange::Resume, true),
+                (PauseChange::Resume, false),
+            ]
+            .map(|(change, changed)| effect(change, changed))
         };
         assert_eq!(effects(&Presence::Running), ["pauses", "is already paused", "goes on", "is not paused"]);
         let absent = ["starts paused", "starts paused", "no longer starts paused", "is not paused"];

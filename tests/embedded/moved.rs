@@ -175,7 +175,7 @@ fn commands_refuse_a_queue_whose_log_was_removed_under_a_host() {
 #[test]
 fn a_host_that_stops_leaves_nothing_in_the_log_even_if_that_was_removed() {
     for names in [&[][..], &["queue.db-wal", "queue.db-shm"]] {
-        for _ in 0..8 {
+        for _ in 0..3 {
             let world = World::new(JOBS);
             let mut host = paused_host(&world);
             for name in names {

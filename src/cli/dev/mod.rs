@@ -80,15 +80,15 @@ pub(super) fn run(args: &Args) -> Result {
     let session = Session::start(args, sender)?;
     session.introduce();
     match session.consume(&reports)? {
-        Ended::Well => Ok(Exit::Ok),
+        SessionEnd::Well => Ok(Exit::Ok),
         // The code of `hostler run` after a second signal.
-        Ended::Killed { signal } => std::process::exit(128 + signal),
+        SessionEnd::Killed { signal } => std::process::exit(128 + signal),
     }
 }
 
 /// End of a session.
 #[derive(Debug, Clone, Copy)]
-enum Ended {
+enum SessionEnd {
     Well,
     /// A second signal has killed the build and the host.
     Killed {
@@ -162,7 +162,7 @@ struct Session {
     host: Option<HostProcess>,
     /// The last signal.
     signal: i32,
-    ended: Ended,
+    ended: SessionEnd,
 }
 
 impl Drop for Session {
@@ -214,7 +214,7 @@ impl Session {
             built: None,
             host: None,
             signal: SIGINT,
-            ended: Ended::Well,
+            ended: SessionEnd::Well,
         };
         // The first action is a build. A build never ends the session.
         let _ = session.act(first)?;
@@ -235,7 +235,7 @@ impl Session {
         say(format_args!("hostler: to send from another terminal: . {file} && hostler send {channel} --body '{{}}'"));
     }
 
-    fn consume(mut self, reports: &Receiver<Report>) -> Result<Ended> {
+    fn consume(mut self, reports: &Receiver<Report>) -> Result<SessionEnd> {
         let sent = read_lines(io::stdin(), self.reports.clone()).map_err(internal)?;
         loop {
             // The session itself owns a sender. Therefore, the channel never closes here.
@@ -300,7 +300,7 @@ impl Session {
     }
 
     /// Performs an action. Breaks if the action ends the session.
-    fn act(&mut self, action: Action) -> Result<ControlFlow<Ended>> {
+    fn act(&mut self, action: Action) -> Result<ControlFlow<SessionEnd>> {
         match action {
             Action::Build => self.build()?,
             Action::StopBuild => {
@@ -315,7 +315,7 @@ impl Session {
                 }
             }
             Action::Kill => {
-                self.ended = Ended::Killed { signal: self.signal };
+                self.ended = SessionEnd::Killed { signal: self.signal };
                 if let Some(job) = &self.job {
                     job.stop(Signal::KILL);
                 }
