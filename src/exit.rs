@@ -17,15 +17,15 @@ pub enum Exit {
     BadConfig = 64,
     /// A handler cannot be loaded.
     BadHandler = 65,
-    /// At the start, a queue cannot be reached or denies access, or the location of a handler cannot be reached.
+    /// At startup, a queue cannot be reached or denies access, or the location of a handler cannot be reached.
     QueueUnreachable = 69,
     /// A bug in hostler, or a failure of the machine. Also used if a result could not be written to standard output, or if a
     /// limit of the process (`ulimit`) is too low.
     Internal = 70,
     /// A processing timeout occurred with `on_processing_timeout = "exit"`.
     ProcessingTimeout = 71,
-    /// The drain deadline passed, or the dead-letter queue refused messages in the drain. The remaining work was
-    /// stopped and released.
+    /// The drain deadline passed, or the dead-letter queue refused messages during the drain. hostler stopped the
+    /// remaining work, and released its messages.
     Abandoned = 75,
 }
 

@@ -38,7 +38,8 @@ pub(super) struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// Returns the fields that a list shows.
+    /// Creates a dead letter from its message. Fills in only the fields that a list shows: all except content type,
+    /// attributes and body.
     pub(super) fn of(message: &Message, now: SystemTime) -> Self {
         let told = |name: &str| message.attributes.get(name).and_then(AttributeValue::as_text).map(str::to_owned);
         Self {
@@ -97,7 +98,8 @@ impl DeadLetter {
 /// Maximum length of a reason in a list, in bytes.
 pub(super) const MAX_LISTED: usize = 1024;
 
-/// Attributes that the page shows on lines of their own, and therefore leaves out of the list of attributes.
+/// Attributes for which [`DeadLetter::page`] prints separate lines. The page does not repeat them in its list of
+/// attributes.
 const STORY: [&str; 4] = [REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE];
 
 fn unknown() -> String {

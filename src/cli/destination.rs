@@ -7,15 +7,17 @@ use crate::host;
 use hostler_config::{Config, Consumer, alike};
 use hostler_types::channel::Channel;
 
-/// Maximum delay of a message that every queue supports, even if the queue is not set up for long delays.
+/// Longest delay of a message that every queue supports, even a queue that is not set up for long delays.
 const KEPT: Duration = Duration::from_secs(15 * 60);
 
 /// Maximum number of channels that an error message names.
 const NAMED: usize = 12;
 
-/// Returns the channel to send to. If `channel` is the bare name of an exchange in the config, returns a channel of one of its
-/// consumers. If a queue has the same name as the exchange, a message to the bare name would reach that queue instead of the
-/// exchange.
+/// Returns the channel to send to. If `channel` is the bare name of an exchange in the config, returns the channel of
+/// one of the exchange's consumers. Otherwise, returns `channel` unchanged.
+///
+/// The replacement avoids a mix-up: the service may contain a queue with the same name as the exchange, and a message
+/// to the bare name would reach only that queue.
 pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
     let mut consumed = config.consumers.iter().map(|consumer| &consumer.channel);
     if channel.exchange().is_some() || consumed.clone().any(|known| known.queue() == channel.queue()) {
@@ -41,8 +43,9 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
     Err(Failure::new(Exit::QueueUnreachable, text))
 }
 
-/// Refuses a delay beyond 15 minutes that exceeds the `longest_delay` of a consumer of this channel. In that case, the consumer's
-/// queue is not set up for the delay, and would dead-letter or drop the message before the delay ends.
+/// Refuses a delay that the consumer of this channel cannot keep: a delay beyond 15 minutes that exceeds the consumer's
+/// `longest_delay`. The consumer's queue is not set up for such a delay, and would dead-letter or drop the message
+/// before the delay ends.
 pub(super) fn check_delay(config: &Config, channel: &Channel, delay: Duration) -> Result<()> {
     let short =
         config.consumers.iter().find(|consumer| reaches(channel, consumer) && delay > consumer.longest_delay.max(KEPT));

@@ -23,15 +23,17 @@ use hostler_wasm::cache::Cache;
 use hostler_wasm::fetch::Reference;
 use hostler_wasm::{self as handler, Definition, Engine, Grants, Pool, Source};
 
-/// Default limits for a handler that runs without a config. Equal to the default values of the config.
+/// Processing timeout of a handler that runs without a config. This value and [`OUTPUT`], the output limit, equal the
+/// defaults of the config.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const OUTPUT: usize = 64 * 1024;
 
-/// Number of threads that one message needs: for the guest, its blocking calls, the epoch, and fetching.
+/// Number of threads that are needed to process one message. They run the guest and its blocking calls, advance the
+/// epoch, and fetch the handler.
 const THREADS: usize = 6;
 
-/// Size of the sandbox pool. The pool is larger than a typical handler and its hooks need, so that even the largest component
-/// fits.
+/// Maximum number of sandboxes. A typical handler and its hooks need fewer. The larger number leaves room for unusually
+/// large components.
 const POOL: Pool = Pool { sandboxes: 8 };
 
 const HELP: &str = "\
@@ -175,8 +177,8 @@ fn meant(name: &str, config: Option<&Config>) -> String {
     config::alike(name, consumers).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// Returns the handler that the argument HANDLER names. If a consumer of the config has this name, returns the consumer's
-/// handler. Otherwise, HANDLER is a reference or a file.
+/// Returns the handler that the argument HANDLER names. If a consumer of the config has this name, returns the
+/// consumer's handler. Otherwise, HANDLER must be a remote reference or the path of a file.
 fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     let is_reference = Reference::is_meant_by(&args.handler);
     let is_file = Path::new(&args.handler).exists();
@@ -223,9 +225,10 @@ fn subject(args: &Args, machine: &Machine) -> Result<Subject> {
     }
 }
 
-/// Returns the sandbox memory that `run` would assign to the consumer on this machine. If `run` would refuse the config, returns
-/// the memory that the config sets, or the default if the config sets none. Even if the slots of the config do not fit into the
-/// machine's memory, the single sandbox of `invoke` may fit.
+/// Returns the sandbox memory that `run` would assign to the consumer on this machine.
+///
+/// If `run` would refuse the config, returns the memory that the config sets, or the default. In that case, not all
+/// slots of the config fit into the machine's memory. However, `invoke` needs only one sandbox, which may fit.
 fn memory(consumer: &Consumer, config: &Config, machine: &Machine) -> u64 {
     let plan = host::plan(config, machine, &[]).ok();
     let share = plan.and_then(|plan| plan.shares.into_iter().find(|share| share.consumer == consumer.name));

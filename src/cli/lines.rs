@@ -9,7 +9,8 @@ pub const BATCH: usize = 1_000;
 /// Total size of the bodies at which a batch is full, in bytes. The last line of a batch may exceed this size.
 pub const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// Maximum length of a line in bytes. A longer message would never reach a handler, because hostler loads no larger body from S3.
+/// Maximum length of a line in bytes. A longer message would never reach a handler, because hostler does not load
+/// bodies above this size from S3.
 pub const LONGEST: usize = 256 * 1024 * 1024;
 
 /// Size of the read buffer in bytes. A batch ends early if the buffer contains no further complete line. A buffer of this size is
@@ -116,7 +117,8 @@ mod tests {
         Lines::new(input).map(Result::unwrap).collect()
     }
 
-    /// Input that returns one piece per read, and then ends. `None` causes a read error.
+    /// Input for tests. Each read returns the next piece. A piece that is `None` makes the read fail. After the last
+    /// piece, the input ends.
     struct Pieces(VecDeque<Option<&'static str>>);
 
     impl Read for Pieces {

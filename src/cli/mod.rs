@@ -150,8 +150,8 @@ fn warn_of_variables() {
     warn(&config::ignored_variables(std::env::vars_os()));
 }
 
-/// Parses the arguments. Ends the process if the arguments are invalid or request help. Escapes the message, because arguments
-/// may be untrusted.
+/// Parses the arguments. If the arguments are invalid or request help, prints an error message or the help, and ends
+/// the process. Escapes this output, because the output may quote arguments, which may be untrusted.
 fn parse<T: Parser>() -> T {
     T::try_parse().unwrap_or_else(|error| {
         let text = error.render().to_string();
@@ -268,8 +268,8 @@ async fn connect_to_take(config: &Config) -> Result<Arc<dyn Provisioner>> {
     if host::file_to_come(config).is_some() { connect_to_look(config).await } else { connect(config).await }
 }
 
-/// Prints a note if the embedded queue does not exist yet. Without the note, a user could believe that the zero counts are those
-/// of another, existing file.
+/// Prints a note if the embedded queue does not exist yet. The command shows such a queue as empty. Without the note, a
+/// user could believe that a different, existing queue file is empty.
 fn note_if_new(config: &Config) {
     if let Some(file) = host::file_to_come(config) {
         let file = host::full(file);
@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// Splits an example into words, as a shell does. Stops at a redirection or a pipe.
+    /// Splits an example command line into words, as a shell does. Stops at a redirection or a pipe.
     fn words(line: &str) -> Vec<String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         for char in line.chars() {

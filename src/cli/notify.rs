@@ -90,8 +90,8 @@ impl Notifier for Topic {
     }
 }
 
-/// Notifier that prints each notice instead of sending it. `Some`: prints the payload that would be sent in this format. `None`:
-/// prints the notice as plain text.
+/// Notifier that prints each notice instead of sending it. If a format is set, prints the payload that would be sent in
+/// this format. If the format is `None`, prints the notice as plain text.
 pub(super) struct DryRun(Option<Format>);
 
 #[async_trait]

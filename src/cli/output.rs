@@ -82,9 +82,11 @@ pub(super) fn hand_over(text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true if nothing can be written to standard output, which Rust's standard library does not report. Either the
-/// file is open for reading only, or standard output was closed when the process started. In the second case, Rust's runtime has
-/// opened `/dev/null` in its place for reading and writing. A shell's `>/dev/null` opens the file for writing only.
+/// Returns true if nothing can be written to standard output. Rust's standard library does not report this condition.
+///
+/// The condition has two causes. Either the file is open for reading only, or standard output was closed when the
+/// process started. In the second case, Rust's runtime has opened `/dev/null` in its place for reading and writing.
+/// This differs from a shell's `>/dev/null`, which opens the file for writing only.
 pub(super) fn is_closed() -> bool {
     let stdout = io::stdout();
     match fcntl_getfl(&stdout).map(|flags| flags & OFlags::RWMODE) {

@@ -38,7 +38,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// The change that a command makes.
+/// Change of a consumer's state that a command requests.
 #[derive(Debug, Clone, Copy)]
 enum PauseChange {
     Pause,
@@ -86,7 +86,7 @@ fn run(args: &Args, change: PauseChange) -> Result {
 }
 
 impl PauseChange {
-    /// Makes the change for a consumer. Returns `false` if it was made before.
+    /// Pauses or resumes a consumer. Returns `false` if the consumer was already in the requested state.
     fn make(self, pauses: &Pauses, consumer: &str) -> std::result::Result<bool, FolderError> {
         match self {
             Self::Pause => pauses.add(consumer),
@@ -94,7 +94,7 @@ impl PauseChange {
         }
     }
 
-    /// Returns the effect on a consumer of this host. `changed`: the result of [`Self::make`].
+    /// Returns a text that tells the user how the consumer reacts. `changed` is the result of [`Self::make`].
     fn effect(self, changed: bool, host: &Presence, file: &Path) -> String {
         let text = match (self, host) {
             (Self::Pause, Presence::Absent) => "starts paused",

@@ -35,9 +35,10 @@ impl Picked {
         ids.into_iter().chain(self.filter.iter().cloned()).collect()
     }
 
-    /// Returns a failure if the ids or filters may have missed messages in `at`. `met` is the number of selected messages.
-    /// `unseen` is the number of messages that were not inspected. If ids were given, fails if fewer messages than ids were
-    /// selected. If no ids were given, fails if the filters may match messages that were not inspected.
+    /// Returns a failure if the ids or filters may have missed messages in the channel `at`. `met` is the number of
+    /// selected messages. `unseen` is the number of messages that were not inspected. If ids were given, fails if fewer
+    /// messages than ids were selected. If no ids were given, fails if the filters may match messages that were not
+    /// inspected.
     pub(super) fn unmet(&self, met: u64, unseen: u64, at: &Channel) -> Option<Failure> {
         let (ids, others) = self.ids();
         let named = ids.len() as u64;
@@ -68,8 +69,8 @@ impl Picked {
         Some(Failure::new(Exit::Failed, text))
     }
 
-    /// Returns a failure if the ids or filters may have missed messages in `at` during a peek. Used instead of [`Self::unmet`],
-    /// because a peek at an ordered queue does not see all messages of a group.
+    /// Returns a failure if the ids or filters may have missed messages in the channel `at` during a peek. Used instead
+    /// of [`Self::unmet`], because a peek at an ordered queue does not see all messages of a group.
     pub(super) fn unseen(&self, met: u64, looked: &Looked, at: &Channel) -> Option<Failure> {
         let (ids, named) = (self.ids().0, self.ids().0.len() as u64);
         if looked.unseen == 0 || self.is_all() || named > 0 && met >= named {
@@ -95,7 +96,7 @@ impl Picked {
         self.unseen(met, looked, at).map_or(Ok(Exit::Ok), Err)
     }
 
-    /// Returns the ids that the options select, and the number of conditions other than these ids.
+    /// Returns the selected ids. Also returns the number of further conditions that a message must meet to be selected.
     fn ids(&self) -> (BTreeSet<&String>, usize) {
         let named = self.filter.iter().filter_map(|condition| match condition {
             Condition::Id(ids) => Some(ids),

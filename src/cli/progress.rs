@@ -4,7 +4,8 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Creates a progress bar. If standard error is not a terminal, the bar is hidden. `size` is the total, if known.
+/// Creates a progress bar. If standard error is not a terminal, the bar is hidden. `size` is the value at which the bar
+/// is full. `None`: this value is not known.
 pub(super) fn progress(size: Option<u64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -96,8 +96,8 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
     Ok(sorted(&channels, depths)?)
 }
 
-/// Refuses a channel whose exchange is neither in the config nor in the service. Without this check, the command would ignore the
-/// exchange and count the queue.
+/// Refuses a channel of the form `exchange.queue` if the exchange is neither in the config nor in the service. Without
+/// this check, the command would ignore the mistyped exchange, and count the messages of the queue.
 async fn has_exchange(
     broker: &dyn Provisioner,
     config: &Config,
@@ -126,8 +126,8 @@ async fn has_exchange(
     }
 }
 
-/// Returns the channels in `missing` that are in fact exchanges. A consumer sends to an exchange by its bare name. In the config,
-/// this name looks like the name of a queue. An exchange contains no messages to count.
+/// Returns the channels in `missing` that are in fact exchanges. In the config, a consumer names an exchange as a
+/// destination by its bare name, which looks like the name of a queue. An exchange contains no messages to count.
 async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec<Channel>) -> Vec<Channel> {
     let is_consumed = |channel: &Channel| {
         let is_it = |consumer: &Consumer| {

@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result {
     }
 }
 
-/// Prints each message, and waits until the reader has read it.
+/// Prints each message. If standard output is a pipe, waits until the program at the other end has read the message.
 struct Printer {
     json: bool,
 }
@@ -100,7 +100,7 @@ impl Outlet for Printer {
     }
 }
 
-/// Reports where the messages are now.
+/// Tells the user which messages were removed, which were given back to the channel, and which were not printed.
 fn tell(args: &Args, report: &ReceiveReport, counts_attempts: bool) {
     let ReceiveReport { removed, unremoved, given_back, unread, .. } = report;
     let at = &args.channel;

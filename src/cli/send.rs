@@ -22,7 +22,7 @@ use hostler_types::channel::Channel;
 use hostler_types::duration;
 use hostler_types::message::Outgoing;
 
-/// Maximum time to wait for the export of the command's span to the collector.
+/// Maximum time that the command waits at its end until the collector has received its span.
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// Maximum number of unsent lines that an error message names.
@@ -162,8 +162,8 @@ async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: 
     Ok(Exit::Ok)
 }
 
-/// Reads batches on a separate thread, one batch ahead. Because of the separate thread, a signal stops the command even while the
-/// command waits for input.
+/// Reads the input on a separate thread, one batch ahead of the caller. While the command waits for input, a signal can
+/// therefore still stop the command.
 fn read_ahead(input: Input) -> Result<Receiver<Result<Batch>>> {
     let (batches, read) = channel(1);
     let thread = thread::Builder::new().name("hostler-input".into());

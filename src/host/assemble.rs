@@ -62,7 +62,8 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
     }
 }
 
-/// Returns the channels that a consumer sends to. Leaves out channels that are created for a consumer in the config.
+/// Returns the channels that a consumer sends to. Leaves out channels that exist anyway, because a consumer in the
+/// config receives from them or dead-letters messages to them.
 pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel> {
     let is_made = |channel: &Channel| {
         config.consumers.iter().any(|other| {

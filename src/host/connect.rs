@@ -20,12 +20,15 @@ pub fn file_to_come(config: &Config) -> Option<&Path> {
     driver(config).file(config).map(|file| file.path).filter(|path| !path.exists())
 }
 
-/// Creates the missing queues of every channel that the config consumes. After this call, messages that are sent to these
-/// channels reach the consumers. Does nothing if the driver does not create missing resources on use. With such a driver, a
-/// producer needs no rights to queues that it does not send to.
+/// Creates the missing queues of every channel that the config consumes. After this call, messages that are sent to
+/// these channels reach the consumers.
+///
+/// Does nothing if the driver is not set up to create missing resources. With such a driver, a producer needs rights
+/// only to the queues that it sends to.
 ///
 /// # Errors
-/// Returns the error of a channel that cannot be created. If several fail, returns the error of the first one in the config.
+/// Returns the error of a channel that cannot be created. If several fail, returns the error of the first one in the
+/// config.
 pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(), QueueError> {
     if !driver(config).makes_what_is_missing(config) {
         return Ok(());
@@ -37,11 +40,12 @@ pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(
     side_by_side(declaring).await.into_iter().try_for_each(|declared| declared.ok_or_else(stopping)?)
 }
 
-/// Returns the reasons why a consumer cannot send to its reply channel or its granted channels. The result is empty if the driver
-/// creates missing channels when it sends a message.
+/// Returns the reasons why a consumer cannot send to its reply channel or to the channels in `allow.send`. If the
+/// service refuses the lookup, for example because a permission is missing, returns the refusal as a reason. The result
+/// is empty if the driver creates missing channels when it sends a message.
 ///
 /// # Errors
-/// The lookup failed for a reason other than a refusal by the service. For example, the service cannot be reached.
+/// The lookup failed for any reason other than a refusal. For example, the service cannot be reached.
 pub async fn unsendable(
     service: &dyn Provisioner,
     config: &Config,

@@ -118,8 +118,8 @@ fn granted<'a>(config: &'a Config, mounts: &Mounts) -> impl Iterator<Item = Gran
     })
 }
 
-/// Returns the locations that a file or folder has in layers of overlays. With [`Which::Read`], also returns the locations of the
-/// directory entries that lead to the file or folder.
+/// Returns the locations of the file or folder `at` in the layers of overlay file systems. With [`Which::Read`], also
+/// returns the locations of the directory entries that lead to the file or folder.
 fn in_layers(at: &Located, mounts: &Mounts, which: Which) -> Vec<Located> {
     overlays::others(&at.trail, mounts, which).iter().map(|path| Located::find(path, mounts)).collect()
 }
@@ -186,7 +186,8 @@ fn grants_within(grants: &[Granted<'_>], folder: &Granted<'_>) -> Vec<String> {
     within.map(text).collect()
 }
 
-/// Environment variables that name files with hostler's trust anchors or identity.
+/// Environment variables that name files with root certificates, which hostler trusts, or with tokens that identify
+/// hostler.
 const TRUSTED: [&str; 6] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -265,7 +266,8 @@ fn configs(file: Option<&Path>) -> Vec<&Path> {
     }
 }
 
-/// Returns the config file and the credentials file of the AWS SDK. If the config does not use AWS, leaves out missing files.
+/// Returns the config file and the credentials file of the AWS SDK. If the config uses AWS, also returns files that do
+/// not exist yet, because a guest could create them.
 fn aws_files(
     config: &Config,
     variable: &impl Fn(&str) -> Option<PathBuf>,

@@ -1,10 +1,10 @@
-//! Runtimes on which guests run. Each consumer with granted folders has its own set of runtimes. All other consumers share one
-//! set.
+//! Runtimes on which guests run. Each consumer with granted folders has its own set of runtimes. All other consumers
+//! share one set.
 //!
-//! After a thread has been restricted to certain files, the thread can never access any other files. Therefore, consumers with
-//! folders do not share threads. Even native code of a guest on such a thread cannot access the folders of another consumer. A
-//! file operation that hangs blocks its thread until the process ends. The blocked thread belongs to one consumer, so other
-//! consumers lose no thread.
+//! A thread that has been restricted to certain files can never access other files again. Therefore, consumers with
+//! folders do not share threads. Even a guest that escapes from its sandbox cannot access the folders of another
+//! consumer, because the kernel restricts its thread. A file operation that hangs blocks its thread until the process
+//! ends. The blocked thread belongs to one consumer, so other consumers lose no thread.
 
 use std::io;
 
@@ -14,18 +14,19 @@ use super::resources::{Machine, SLOTS, Threads, TooFewProcesses};
 use hostler_config::{Config, Consumer};
 use hostler_handler::{Beyond, Pools};
 
-/// Number of guest polls between two checks of timers and connections in the fast pool. Until the next check, deadlines of hooks
-/// and timers of guests are delayed, and each poll can last up to one epoch tick. In the fast pool, few polls last a whole tick.
-/// More frequent checks would be expensive, because a check costs a tenth of the work of a small guest.
+/// Number of times that a thread of the fast pool polls guests between two checks of timers and connections. Each poll
+/// can last up to one epoch tick, but few polls of the fast pool last that long. Until the next check, deadlines of
+/// hooks and timers of guests are delayed. More frequent checks would be expensive, because a check costs a tenth of
+/// the work of a small guest.
 const FAST_POLLS_PER_LOOK: u32 = 16;
 
-/// Number of guest polls between two checks of timers and connections in the background pool. The number is lower than that of
-/// the fast pool, because every poll in the background pool lasts a whole epoch tick.
+/// Number of times that a thread of the background pool polls guests between two checks of timers and connections. The
+/// number is lower than that of the fast pool, because every poll in the background pool lasts a whole epoch tick.
 const BACKGROUND_POLLS_PER_LOOK: u32 = 4;
 
-/// Maximum number of file threads of each runtime of a consumer with folders. A consumer with more slots than this number gets
-/// one file thread per slot instead. More threads would not make a disk faster. The maximum limits the number of threads that
-/// hanging file operations can block.
+/// Limit on the file threads of each runtime of a consumer with folders. File threads access files for guests. If the
+/// consumer has more slots than this limit, one file thread per slot is allowed instead. More threads would not make a
+/// disk faster. The limit also bounds the number of threads that hanging file operations can block.
 const FILES: usize = 64;
 
 /// All runtimes on which guests run.
@@ -91,7 +92,8 @@ impl Guests {
     }
 }
 
-/// Returns the number of sets of runtimes that these consumers need without a process limit.
+/// Returns the number of sets of runtimes that these consumers should have. If the process limit is too low for this
+/// number, they share one set instead.
 pub fn sets(consumers: &[Consumer]) -> usize {
     groups(consumers).len()
 }
@@ -136,7 +138,8 @@ struct Set {
     consumers: Vec<usize>,
     /// First thread of the fast pool.
     first: Runtime,
-    /// Remaining threads of the fast pool. `None`: the pool has only one thread, or no background pool exists.
+    /// Remaining threads of the fast pool. `None`: the pool has only one thread. Without a background pool, the fast
+    /// pool always has only one thread.
     others: Option<Runtime>,
     /// Background pool. `None`: no threads are available for it.
     background: Option<Runtime>,

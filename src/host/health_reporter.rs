@@ -1,6 +1,8 @@
-//! Health reporter. Writes the health file soon after the state, the pause or the breaker of a consumer changes. Without changes,
-//! writes the file more than once per [`TICK`]. At each write, also checks for files next to the health file with which operators
-//! pause a consumer or send a request.
+//! Health reporter. Writes the health file soon after the state, the pause or the breaker of a consumer changes.
+//! Without changes, writes the file at least twice per [`TICK`].
+//!
+//! At each write, also checks for other files next to the health file. Operators create such files to pause a consumer
+//! or to send a request.
 
 use std::io;
 use std::path::Path;

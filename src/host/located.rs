@@ -24,12 +24,13 @@ pub(super) struct Located {
     pub(super) trail: Trail,
     /// Identities of the folders that contain the entries, and of all folders above them. Leaves out missing folders.
     folders: BTreeSet<Identity>,
-    /// Places of the folders that contain the entries.
+    /// Folders that contain the entries. Each is a path within its file system.
     holders: Vec<Place>,
     /// Identity of the file or folder at the end of the path, if it exists.
     identity: Option<Identity>,
     place: Option<Place>,
-    /// Places that can be reached from the path: the place of the path itself, and the places of mounts inside it.
+    /// Paths within file systems that can be reached from the path: the path itself, and everything that is mounted
+    /// inside it.
     reach: Vec<Place>,
 }
 
@@ -111,7 +112,8 @@ mod tests {
         assert!(find("later/cache").passes(&find("later")));
     }
 
-    /// Returns mounts in which `shut` also shows another folder of the tree. `root` is that folder, for example `data`.
+    /// Returns the mounts of a machine on which the folder `shut` shows the contents of another folder of the tree.
+    /// `root` is the name of the other folder, for example `data`.
     fn mounted(real: &Path, root: &str) -> Mounts {
         let (top, shut, root) = (real.display(), real.join("shut"), real.join(root));
         Mounts::parse(&format!(

@@ -65,8 +65,9 @@ use loading::Loading;
 use resources::{FilePlan, Machine, Threads};
 use signals::{HangUp, Signals};
 
-/// Maximum time at the end of `shutdown_grace` that is reserved for settling. At the start of this time, hostler stops the
-/// handlers that still run, and then settles their messages. The reserved time is also at most a fifth of `shutdown_grace`.
+/// Length of the last part of `shutdown_grace`, which is reserved for settling. The part is shorter if this time
+/// exceeds a fifth of `shutdown_grace`. When the part begins, hostler stops the handlers that still run, and then
+/// settles their messages.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// Maximum time to wait for the export of the last spans at the end of the process. The wait ends earlier if `shutdown_grace`
@@ -458,7 +459,7 @@ impl Host {
         })
     }
 
-    /// Creates the failure for a queue that refused a receive call.
+    /// Creates the failure for a queue that refused a receive call. `refused` is the error message of the call.
     fn refusal(&self, refused: &str) -> Failure {
         let cure = driver(&self.config).cure_of_a_refusal();
         Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))

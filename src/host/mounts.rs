@@ -53,8 +53,9 @@ impl Mounts {
         Self(text.lines().filter_map(Mount::parse).collect())
     }
 
-    /// Returns the mount that contains a real path. This is the mount with the nearest mount point above the path. If several
-    /// mounts have this mount point, returns the last one, which hides the others.
+    /// Returns the mount that contains `path`. This is the mount with the nearest mount point above the path. If
+    /// several mounts have this mount point, returns the last one, which hides the others. `path` must contain no
+    /// symbolic links.
     pub(super) fn of(&self, path: &Path) -> Option<&Mount> {
         let above = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         above.max_by_key(|mount| mount.point.components().count())
@@ -66,8 +67,8 @@ impl Mounts {
         self.0.iter().any(|mount| mount.point == Path::new("/"))
     }
 
-    /// Returns the layers of the overlay file system that contains a real path, and the path relative to each layer. `None`: no
-    /// overlay contains the path.
+    /// Returns the layers of the overlay file system that contains `path`, and the path relative to each layer. `path`
+    /// must contain no symbolic links. `None`: no overlay contains the path.
     pub(super) fn overlay(&self, path: &Path) -> Option<(&Layers, PathBuf)> {
         let mount = self.of(path)?;
         let below = path.strip_prefix(&mount.point).ok()?;
@@ -76,12 +77,12 @@ impl Mounts {
         Some((mount.layers.as_ref()?, root.join(below)))
     }
 
-    /// Returns the mounts inside a real folder.
+    /// Returns the mounts inside a folder. `folder` must contain no symbolic links.
     pub(super) fn within(&self, folder: &Path) -> impl Iterator<Item = &Mount> {
         self.0.iter().filter(move |mount| mount.point != folder && mount.point.starts_with(folder))
     }
 
-    /// Returns the place of a real path. `None`: no known mount contains the path.
+    /// Returns the place of a path. `path` must contain no symbolic links. `None`: no known mount contains the path.
     pub(super) fn place(&self, path: &Path) -> Option<Place> {
         let mount = self.of(path)?;
         let below = path.strip_prefix(&mount.point).ok()?;
@@ -89,8 +90,8 @@ impl Mounts {
         Some(Place { device: mount.device.clone(), path })
     }
 
-    /// Returns the places that can be reached from a real folder without following a symbolic link: the place of the folder
-    /// itself, and the places of mounts inside the folder.
+    /// Returns the places that can be reached from a folder without following a symbolic link: the place of the folder
+    /// itself, and the places of mounts inside the folder. The path `folder` must contain no symbolic links.
     pub(super) fn reach(&self, folder: &Path) -> Vec<Place> {
         let within = self.within(folder).map(|mount| Place { device: mount.device.clone(), path: mount.root.clone() });
         self.place(folder).into_iter().chain(within).collect()

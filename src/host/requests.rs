@@ -27,7 +27,7 @@ pub(super) struct RequestDesk {
     is_failing: bool,
 }
 
-/// Messages that a consumer has in flight.
+/// A consumer, and the messages that it has in flight.
 struct Listed<'a> {
     name: &'a str,
     consumer: &'a Consumer,
@@ -71,8 +71,8 @@ impl RequestDesk {
         answer.unwrap_or_else(Answer::Stuck)
     }
 
-    /// Returns the messages in flight of each consumer, or only of the consumer `only`. The error is the name of a consumer that
-    /// did not answer before `until`.
+    /// Returns the messages in flight of each consumer. If `only` is set, returns those of the consumer with this name
+    /// only. The error is the name of a consumer that did not answer before `until`.
     fn list(&self, only: Option<&str>, until: Instant) -> Result<Vec<Listed<'_>>, String> {
         let meant = self.consumers.iter().filter(|(name, _)| only.is_none_or(|only| name == only));
         // Asks all consumers before waiting for the first answer.

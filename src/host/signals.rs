@@ -18,7 +18,7 @@ use hostler_telemetry::Verbosity;
 /// Installed signal handlers of this process.
 #[derive(Debug)]
 pub(super) struct Signals {
-    /// Cancelled by the first SIGTERM or SIGINT.
+    /// Cancelled by the first signal that starts the drain.
     pub(super) drain: CancellationToken,
     /// Handle through which signals change the log level. Unset until logging is set up.
     verbosity: Arc<OnceLock<Verbosity>>,
@@ -27,9 +27,10 @@ pub(super) struct Signals {
 /// Reaction of a host to SIGHUP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HangUp {
-    /// The host drains, because its terminal is closed and nobody sees it any more.
+    /// The host drains. The signal means that its terminal was closed, so nobody sees the host any more.
     Drain,
-    /// The host logs the signal and goes on. Without a terminal, somebody has sent the signal by hand.
+    /// The host logs the signal and continues. A host without a terminal receives SIGHUP only if somebody sends the
+    /// signal by hand.
     Log,
 }
 
@@ -75,9 +76,10 @@ pub fn end_with(parent: i32) -> io::Result<()> {
 }
 
 impl Signals {
-    /// Installs the handlers and starts the signal thread. After this call, SIGTERM and SIGINT cancel `drain`. At the first of
-    /// these signals, the signal thread writes `notice` to standard error. Commands without a log set `notice`. `None` as
-    /// `hang_up` leaves SIGHUP its default action, which ends the process.
+    /// Installs the handlers, and starts the signal thread. After this call, SIGTERM and SIGINT cancel `drain`.
+    ///
+    /// The first of these signals also writes `notice` to standard error, for commands that have no log. If `hang_up`
+    /// is `None`, SIGHUP keeps its default action, which ends the process.
     pub(super) fn install(notice: Option<&'static str>, hang_up: Option<HangUp>) -> io::Result<Self> {
         let drain = CancellationToken::new();
         let verbosity = Arc::<OnceLock<Verbosity>>::default();

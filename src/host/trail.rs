@@ -12,10 +12,11 @@ const MOST_LINKS: usize = 40;
 /// The result of resolving a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trail {
-    /// Directory entries that the resolution looks up, including symbolic links and folders. Each element is the real folder
-    /// joined with the name of the entry.
+    /// Directory entries that the resolution looks up, including symbolic links and folders. Each element is the path
+    /// of the folder that contains the entry, joined with the name of the entry. The path of the folder contains no
+    /// symbolic links.
     pub(super) entries: Vec<PathBuf>,
-    /// The real path that the resolved path leads to. The file need not exist.
+    /// Path of the file or folder at which the resolution ended, without symbolic links. The file need not exist.
     pub(super) end: PathBuf,
 }
 
@@ -52,8 +53,8 @@ impl Trail {
         Self { entries, end }
     }
 
-    /// Returns true if any recorded entry is in this real folder or a subfolder. A guest that can write to the folder can replace
-    /// the entry.
+    /// Returns true if any recorded entry is in this folder or a subfolder. A guest that can write to the folder can
+    /// replace the entry. `folder` must contain no symbolic links.
     pub(super) fn passes(&self, folder: &Path) -> bool {
         self.entries.iter().any(|entry| entry != folder && entry.starts_with(folder))
     }

@@ -122,8 +122,9 @@ fn listen_to_signals(reports: Sender<Report>) -> io::Result<()> {
 /// Maximum number of line batches that may wait to be sent. A batch may be a few MiB in size.
 const WAITING_BATCHES: usize = 2;
 
-/// Starts a thread that reads lines from `input` and reports them in batches. The caller must take one value from the returned
-/// receiver for each batch that was sent. The thread stops reading while [`WAITING_BATCHES`] batches wait.
+/// Starts a thread that reads lines from `input`, and sends them to `reports` in batches. After each batch that the
+/// caller has handled, the caller must take one value from the returned receiver. The thread pauses while
+/// [`WAITING_BATCHES`] batches have not been handled.
 fn read_lines(input: impl Read + Send + 'static, reports: Sender<Report>) -> io::Result<Receiver<()>> {
     let (waiting, sent) = sync_channel(WAITING_BATCHES);
     thread::Builder::new().name("hostler-input".into()).spawn(move || {
@@ -255,7 +256,7 @@ impl Session {
         }
     }
 
-    /// Shows a report to the user. If the report concerns the plan, returns the event for the plan.
+    /// Shows a report to the user. Returns the event to pass to [`Plan::on`], if the report is such an event.
     fn take(&mut self, report: Report) -> Option<Event> {
         match report {
             Report::Changed(path) => {
@@ -299,7 +300,7 @@ impl Session {
         }
     }
 
-    /// Performs an action. Breaks if the action ends the session.
+    /// Performs an action. Returns `Break` if the action ends the session.
     fn act(&mut self, action: Action) -> Result<ControlFlow<SessionEnd>> {
         match action {
             Action::Build => self.build()?,

@@ -73,8 +73,9 @@ impl Place {
         fs::write(self.shell_file(), exports(variables))
     }
 
-    /// Returns the variables that adapt this config to a session. The session has its own embedded queue and exports no
-    /// telemetry. The variables also remove the digests of handlers, because each build has a different digest.
+    /// Returns environment variables that override settings of this config for the session. With these variables, a
+    /// host uses the session's own embedded queue and exports no telemetry. Each build has a different digest, so empty
+    /// variables also turn off the digests of handlers in the config. `file` is the path of the config, if any.
     pub(super) fn variables(&self, config: &Config, file: Option<&Path>) -> Vec<Variable> {
         let inside = |name: &str| self.folder.join(name).display().to_string();
         let mut variables = vec![

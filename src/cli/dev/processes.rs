@@ -17,7 +17,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use hostler_telemetry::Progress;
 
-/// Maximum time to wait for the end of a killed host. A process that hangs in the kernel ends later.
+/// Maximum time to wait for the end of a killed host. The wait is limited, because a process that hangs in the kernel
+/// does not end when it is killed.
 const END_WAIT: Duration = Duration::from_secs(5);
 
 /// Environment variables of a process.
@@ -37,8 +38,9 @@ struct State {
     built: Option<Leader>,
 }
 
-/// An ended process that is not reaped, so that its id stays reserved. Processes that it started in the background may still run
-/// in its process group. Dropping this value kills them.
+/// A child process that has ended, but whose exit status hostler has not collected yet. Until then, the kernel does not
+/// reuse the process id, which is also the id of the process group. Other processes of the group may still run in the
+/// background. Dropping this value kills these other processes.
 #[derive(Debug)]
 struct Leader(Child);
 

@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use hostler_telemetry::GUEST;
 
-/// Fields of a log line that a note leaves out. These fields are in every log line, are shown elsewhere, or do not help a user
-/// who writes a handler.
+/// Fields of a log line that [`note`] does not print. Each of these fields is in every log line, is shown elsewhere, or
+/// does not help a user who writes a handler.
 const COMMON: [&str; 10] =
     ["timestamp", "level", "message", "target", "resource", "consumer", "message_id", "cure", "trace_id", "span_id"];
 

@@ -15,7 +15,8 @@ pub(super) const PREFIX: &str = "hostler-dev-";
 /// File in a session's folder that the session keeps locked. The lock ends with the process, even if the process is killed.
 pub(super) const LOCK: &str = "lock";
 
-/// Removes this user's folders of sessions that have ended. A folder that cannot be examined or removed stays.
+/// Removes the session folders in `temporary` whose sessions have ended. Removes only folders of this user. Skips a
+/// folder that cannot be examined or removed.
 pub(super) fn sweep(temporary: &Path) {
     for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
         if is_name(&entry.file_name()) {

@@ -27,7 +27,7 @@ pub(super) enum CreateError {
         /// Error of the operating system.
         error: io::Error,
     },
-    /// A file could not be written. A file or folder that was created before could not be removed.
+    /// A file could not be written. The attempt to remove everything written before failed too.
     #[error("cannot write {}: {error}; {} could not be removed", .path.display(), .left.display())]
     Left {
         /// File or folder that could not be written.

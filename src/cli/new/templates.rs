@@ -62,7 +62,7 @@ fn target(path: &str) -> String {
     }
 }
 
-/// A file in a folder of this repository. The path is relative to the folder.
+/// Defines a file that is copied from this folder of the repository. The path is relative to the folder.
 macro_rules! source {
     ($folder:literal, $path:literal) => {
         Source { path: $path, text: include_str!(concat!("../../../", $folder, "/", $path)) }
@@ -163,7 +163,8 @@ static PYTHON: Template = Template {
     ],
 };
 
-/// The template of a language that npm builds. Adds the files that all of them share to those in its folder.
+/// Defines the template of a language that npm builds. `$folder` contains template files of this language. The template
+/// also contains the files in `templates/js` that all such languages share.
 macro_rules! node {
     ($folder:literal: $($path:literal),* $(,)?) => {
         Template {

@@ -33,9 +33,9 @@ pub(super) struct Plan {
     pub(super) chart: u16,
 }
 
-/// Decides how many lines of each section fit on a screen of this height. `there` contains the number of lines that each section
-/// has. The first failures and the consumers have priority, followed by further failures, and then by outcomes. The chart gets
-/// the remaining height.
+/// Decides how many lines of each section fit on a screen of this height. `there` contains the number of lines that
+/// each section has. Reserves lines for the latest [`LEAST_FAILURES`] failures first, then for the consumers, for older
+/// failures, and for the outcomes, in this order. The chart gets the remaining height.
 pub(super) fn plan(height: u16, there: Lines) -> Plan {
     let header = 1;
     let mut left = height.saturating_sub(TITLE + header);

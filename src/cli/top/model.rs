@@ -26,11 +26,11 @@ pub(super) struct Row {
     pub(super) since: Duration,
     pub(super) busy: u32,
     pub(super) slots: Option<u32>,
-    /// Number of messages per second that ended between the two reports from which rates are computed.
+    /// Number of messages per second that ended during the time `over`.
     pub(super) rate: f64,
-    /// Number of failed messages per second between the two reports.
+    /// Number of messages per second that failed during the time `over`.
     pub(super) failure_rate: f64,
-    /// Time between the two reports.
+    /// Time that the rates cover: usually the time between the last two reports in the health file.
     pub(super) over: Duration,
     pub(super) processed: u64,
     pub(super) failed: u64,
@@ -49,8 +49,9 @@ pub(super) struct Row {
     pub(super) failures: Vec<(Duration, FailureReport)>,
 }
 
-/// Snapshots from which [`rows`] computes rates. The counts in the health file are those of its last write. Snapshots may be more
-/// frequent than writes. Therefore, a rate covers the time between two reports, and does not change until the next report.
+/// Snapshots from which [`rows`] computes rates. `top` may read the health file more often than the host writes a new
+/// report into the file. Therefore, a rate covers the time between two different reports, and does not change until the
+/// next report.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     /// First snapshot that contains the second-to-last report.
@@ -137,8 +138,8 @@ fn since(before: &[(f64, f64)], now: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     now.into_iter().map(|(bound, count)| (bound, (count - counted(bound)).max(0.0))).collect()
 }
 
-/// Returns a quantile of a histogram: the value that the fraction `share` of all observations does not exceed. Interpolates
-/// linearly within a bucket, as `histogram_quantile` in Prometheus does.
+/// Returns the quantile `share` of a histogram. For example, for a `share` of 0.99, returns the value that 99 % of all
+/// observations do not exceed. Interpolates linearly within a bucket, as `histogram_quantile` in Prometheus does.
 fn quantile(share: f64, buckets: &[(f64, f64)]) -> Option<f64> {
     let (_, all) = *buckets.last()?;
     if all <= 0.0 {

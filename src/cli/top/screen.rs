@@ -23,7 +23,7 @@ pub(super) const HEADER: [&str; 13] = [
 /// Maximum number of failures that are shown.
 const MAX_FAILURES: usize = 5;
 
-/// Number of snapshots that the graph covers.
+/// Number of snapshots that the chart covers.
 const HISTORY: usize = 300;
 
 /// The 99th percentile of the handler durations at each snapshot, in microseconds.
@@ -166,7 +166,7 @@ const COLUMNS: [Column; 13] = [
 /// Indexes of the columns that may be left out, in this order: SINCE, P50, HANDLED, OLDEST, DEAD, SLOTS.
 const EXPENDABLE: [usize; 6] = [2, 8, 7, 12, 11, 3];
 
-/// Indexes of the columns about failures. The cells of a consumer with failures are red.
+/// Indexes of the columns about failures. If a consumer has failures, its cells in these columns are red.
 const FAILING: [usize; 2] = [5, 6];
 
 /// Maximum number of characters of a message id on the screen.

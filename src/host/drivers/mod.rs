@@ -17,7 +17,8 @@ use hostler_queue::{Disposal, Inventory, Provisioner, QueueError};
 pub use sqs::options as sqs_options;
 use untagged::Untagged;
 
-/// A queue driver. Connects to the queue service. Also answers the host's questions about the service before a connection exists.
+/// A queue driver. Connects to the queue service. Also answers questions about the service, such as which file stores
+/// the queue. These answers need no connection.
 #[async_trait]
 pub trait QueueDriver: Send + Sync + 'static {
     /// Connects to the service that the config names.

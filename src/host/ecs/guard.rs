@@ -17,19 +17,19 @@ use hostler_consumer::StatusHandle;
 /// changes causes an immediate check.
 const SPACING: Duration = Duration::from_millis(50);
 
-/// Maximum time for which the process delays its exit to remove the protection.
+/// Maximum time that the process waits at its end until the protection is removed.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// Keeps the ECS task protected while any consumer has messages in hand. Neither the protection calls nor their failures delay a
-/// message.
+/// Keeps the ECS task protected while any consumer has messages in hand. A message is in hand from its receipt until it
+/// is settled. Neither the protection calls nor their failures delay a message.
 pub(in crate::host) struct Guard {
     drained: CancellationToken,
     running: JoinHandle<()>,
 }
 
 impl Guard {
-    /// Starts the task. `work` receives a notification when a consumer may have become busy or idle. Must be called within a
-    /// runtime.
+    /// Starts the task. `boards` contains the status of each consumer. `work` receives a notification when a consumer
+    /// may have become busy or idle. Must be called within a runtime.
     pub(super) fn start(agent: Endpoint, minutes: u16, boards: Vec<StatusHandle>, work: Arc<Notify>) -> Self {
         let drained = CancellationToken::new();
         let machine = Machine::new(minutes, Instant::now());

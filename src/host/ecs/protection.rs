@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use super::agent::Call;
 use hostler_types::Backoff;
 
-/// Time from the end of the last message in hand to the removal of the protection. Because of this delay, single messages at
-/// short intervals cause no calls, and changes between protected and idle cause at most 12 calls a minute. Services scale in
-/// within minutes, so ten seconds matter little.
+/// Time that the protection remains after the last message in hand has ended. Because of this delay, single messages at
+/// short intervals cause no calls, and changes between protected and idle cause at most 12 calls a minute. Services
+/// scale in within minutes, so ten seconds matter little.
 pub(super) const LINGER: Duration = Duration::from_secs(10);
 
 /// Minimum and maximum duration of a protection in minutes (ECS guide, "Task scale-in protection endpoint").

@@ -42,7 +42,7 @@ pub(super) fn seccomp_here() -> bool {
     status.lines().any(|line| line.starts_with("Seccomp_filters:") || line.starts_with("Seccomp:"))
 }
 
-/// Restricts file access to these rules. Returns true if the kernel enforces at least a part of the rules.
+/// Restricts file access to what these rules allow. Returns true if the kernel enforces at least a part of the rules.
 ///
 /// # Errors
 /// The kernel supports Landlock, but refuses the rules.

@@ -107,7 +107,8 @@ impl Hardening {
         Some((hardening, decision))
     }
 
-    /// Returns the value of a result. If the result is an error, records it as a fault of the hardening and returns `None`.
+    /// Returns the value of a result. If the result is an error, returns `None`, and records the error as a reason why
+    /// the hardening is incomplete. `what` names the kernel feature, for the error message.
     fn heeding<T>(&mut self, what: &str, result: std::result::Result<T, impl std::fmt::Display>) -> Option<T> {
         result.map_err(|error| self.faults.push(format!("{what}: {error}"))).ok()
     }

@@ -12,7 +12,7 @@ use crate::host::trail::Trail;
 /// Layers of one overlay file system, as named by the mount options in `mountinfo`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::host) struct Layers {
-    /// Layers that provide files, other than the upper layer.
+    /// Lower layers. They provide files, but receive no writes.
     lower: Vec<PathBuf>,
     /// Layer that receives writes.
     upper: Option<PathBuf>,
@@ -65,9 +65,11 @@ fn split(list: &Path) -> Vec<PathBuf> {
     parts.map(|part| OsString::from_vec(part).into()).collect()
 }
 
-/// Returns the paths of a file or folder in existing layers. With [`Which::Read`], also returns the paths of all directory
-/// entries that lead to the file or folder. Leaves out layers that this process cannot see. In a container, the layers of the
-/// root folder are usually outside the container, and therefore not visible.
+/// Returns the paths in the layers of overlay file systems that show up as the file or folder at the end of `trail`.
+/// With [`Which::Read`], also returns such paths for the directory entries that lead to the file or folder.
+///
+/// Leaves out layers that this process cannot see. In a container, the layers of the root folder are usually outside
+/// the container, and therefore not visible.
 pub(in crate::host) fn others(trail: &Trail, mounts: &Mounts, which: Which) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     // A mount point is left out, because moving its folder does not move the mount.

@@ -37,7 +37,8 @@ pub(super) fn read(root: &Path) -> Limits {
     }
 }
 
-/// Reads the limits of a cgroup and of all visible cgroups above it. The limits of all these cgroups apply to the process.
+/// Reads the limits of the cgroup in `folder`, and of all cgroups above it up to `top`, the highest visible one. All of
+/// these limits apply to the process. `files` contains the possible names of the file with the limit.
 fn limits(top: &Path, folder: &Path, files: [&str; 2]) -> Vec<(u64, PathBuf)> {
     let groups = folder.ancestors().take_while(|group| group.starts_with(top));
     let files = groups.flat_map(|group| files.map(|file| group.join(file)));
@@ -55,7 +56,7 @@ fn total(meminfo: &str) -> Option<u64> {
 
 /// A mounted cgroup hierarchy, parsed from a line of `mountinfo` (proc_pid_mountinfo(5)).
 struct Mount<'a> {
-    /// Group at the top of the mount.
+    /// Cgroup that is visible at the mount point.
     top: &'a str,
     /// Mount point.
     point: &'a str,
@@ -82,8 +83,8 @@ impl<'a> Mount<'a> {
         Some(Self { top, point, version })
     }
 
-    /// Returns two folders of this hierarchy: the top folder, and below it the folder of the process's own group. `None`: the
-    /// hierarchy lacks the controller.
+    /// Returns two folders of this hierarchy: the top folder, and below it the folder of the process's own group. `own`
+    /// is the content of `/proc/self/cgroup`. `None`: the hierarchy lacks the controller.
     fn folder(&self, root: &Path, own: &str, controller: &str) -> Option<(PathBuf, PathBuf)> {
         let has = |controllers: &str| controllers.split(',').any(|name| name == controller);
         let group = own.lines().find_map(|line| {

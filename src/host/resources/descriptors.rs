@@ -24,11 +24,12 @@ const RESERVE_PER_CONSUMER: u64 = 16;
 /// startup.
 const COMFORTABLE: usize = 32;
 
-/// Minimum number of files that a sandbox with folders may have open. Applies even if the limit of the process is very low.
+/// Number of open files that every sandbox with folders is allowed in any case. The plan never allows fewer, even if
+/// the limit of the process is very low.
 const LEAST: usize = 4;
 
-/// Maximum value to which hostler raises the limit on open files. Needed because some systems would permit an unlimited number,
-/// but no config needs more than this value.
+/// Highest limit on open files that hostler sets. Some systems would permit an unlimited number, but no config needs
+/// more than this value.
 const ENOUGH: u64 = 1 << 20;
 
 /// Raises the limit on open files as far as the process itself may raise it.
@@ -63,8 +64,8 @@ pub struct Handles {
     pub origins: u64,
 }
 
-/// Plan for the number of files that each sandbox may have open. With this number, all sandboxes together leave enough
-/// descriptors for the reserve of the host.
+/// Plan that limits the number of open files per sandbox. If no sandbox exceeds its limit, enough descriptors remain
+/// for the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilePlan {
     /// Maximum number of open files per sandbox with folders.

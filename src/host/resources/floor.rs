@@ -13,29 +13,31 @@ use hostler_wasm::SANDBOX_ADDRESSES;
 
 const MIB: u64 = 1 << 20;
 
-/// Minimum number of free descriptors: for a runtime, and for the files or connections of the queue.
+/// Number of descriptors that must still be unused at startup: for a runtime, and for the files or connections of the
+/// queue.
 const FILES: u64 = 32;
 
-/// Minimum stack of the main thread, in bytes.
+/// Minimum limit on the stack of the main thread (`ulimit -s`) in bytes.
 const STACK: u64 = MIB / 2;
 
-/// Minimum address space in bytes: for the program, its heap, and the stacks of its threads.
+/// Minimum address space limit (`ulimit -v`) in bytes. Covers the program, its heap, and the stacks of its threads.
 const ADDRESSES: u64 = 256 * MIB;
 
-/// Minimum address space in bytes for a command that loads handlers. If possible, the allocator reserves another GiB in addition
-/// to the addresses of a sandbox.
+/// Minimum address space limit (`ulimit -v`) in bytes for a command that loads handlers. If possible, the allocator
+/// reserves another GiB in addition to the addresses of a sandbox.
 const ADDRESSES_FOR_HANDLERS: u64 = SANDBOX_ADDRESSES + 1536 * MIB;
 
 /// Minimum data segment limit (`ulimit -d`) in bytes.
 const DATA: u64 = 32 * MIB;
 
-/// Minimum address space in bytes to parse the arguments. The program itself uses most of it.
+/// Minimum address space limit (`ulimit -v`) in bytes to parse the arguments. The program itself uses most of this
+/// space.
 const BARE_ADDRESSES: u64 = 96 * MIB;
 /// Minimum data segment limit (`ulimit -d`) in bytes to parse the arguments.
 const BARE_DATA: u64 = 4 * MIB;
 
-/// Minimum data segment limit in bytes for a command that loads handlers. Covers the 128 MiB that the allocator reserves, and
-/// memory for compiling, stacks and sandboxes.
+/// Minimum data segment limit (`ulimit -d`) in bytes for a command that loads handlers. Covers the 128 MiB that the
+/// allocator reserves, and memory for compiling, stacks and sandboxes.
 const DATA_FOR_HANDLERS: u64 = 256 * MIB;
 
 /// Purpose of a command. Determines the limits that the command needs.
@@ -59,8 +61,8 @@ impl Purpose {
     }
 }
 
-/// Checks that the memory limits of the process are high enough for [`Purpose::check_limits`]. Allocates no memory, because the
-/// kernel could refuse an allocation, which would end the process before the check.
+/// Checks that the process may use enough memory to parse the arguments and to run [`Purpose::check_limits`]. Allocates
+/// no memory itself. Otherwise, the kernel could refuse the allocation, which would end the process before the check.
 ///
 /// # Errors
 /// Exit code 70 if a limit is too low. Writes the limit that hostler needs, and the fix, to standard error.

@@ -34,7 +34,7 @@ const MEMORY_PER_WORKER: u64 = 16 << 20;
 pub struct Threads {
     /// Number of sets of guest runtimes. Equals the requested number, or 1 if the process limit is too low for it.
     pub sets: usize,
-    /// Number of threads on which guests start.
+    /// Number of threads in the fast pool, in which every guest starts.
     pub guests: usize,
     /// Number of threads for guests with long computations. hostler moves a guest with a long computation from a thread of the
     /// fast pool to one of these threads. 0 if the process limit is low.
@@ -48,9 +48,11 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Returns the sizes that fit the machine. `sets` is the requested number of sets of guest runtimes. Subtracts hostler's
-    /// threads outside the pools from the process limit. Each pool gets at most an equal part of the remaining threads. With one
-    /// set, the part is a seventh.
+    /// Returns the sizes that fit the machine. `sets` is the requested number of sets of guest runtimes.
+    ///
+    /// First subtracts hostler's threads outside the pools from the process limit. Then divides the remaining threads
+    /// evenly among all pools of all sets. This part is the maximum size of each pool. With one set there are seven
+    /// pools, so each gets at most a seventh.
     pub fn of(machine: &Machine, sets: usize) -> Self {
         let room = machine.pids.map_or(u64::MAX, |pids| pids.saturating_sub(OTHERS));
         let sets = if TooFewProcesses::of(machine, sets).is_none() { sets.max(1) } else { 1 };
