@@ -41,8 +41,8 @@ impl Announcer {
         Ok(Self { clients: Clients::new(&options).await?, topic: topic.to_owned() })
     }
 
-    /// Publishes `text` with this subject, in a single attempt. A text of more than 250 KiB is truncated. On a FIFO
-    /// topic, the message group is `hostler`.
+    /// Publishes `text` with this subject, in a single attempt. If `text` has more than 250 KiB, only its beginning is
+    /// published. On a FIFO topic, the message group is `hostler`.
     ///
     /// # Errors
     /// [`QueueError`]: SNS did not confirm the publication.

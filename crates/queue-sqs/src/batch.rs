@@ -1,4 +1,4 @@
-//! Groups messages into batches, one for each call. No I/O.
+//! Groups messages into batches, one batch per call. No I/O.
 
 /// Maximum number of entries in one batch call (AWS limit: 10).
 pub(super) const MAX_ENTRIES: usize = 10;

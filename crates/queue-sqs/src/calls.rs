@@ -161,8 +161,8 @@ fn told(((done, failed), request_id): ((Vec<String>, Vec<BatchResultErrorEntry>)
     Told { done, failed, request_id }
 }
 
-/// Returns the readable messages of a successful answer that the SDK could not parse as a whole. `None`: the call
-/// failed, or the answer is not a list of messages.
+/// Returns the messages that can be read from an answer that the SDK could not parse, for example because one of its
+/// messages is malformed. `None`: the call failed, or the answer is not a list of messages.
 fn messages_beside(error: &SdkError<ReceiveMessageError>) -> Option<Vec<Incoming>> {
     let answer = error.raw_response().filter(|answer| answer.status().is_success())?;
     json::read_messages(answer.body().bytes()?).ok()

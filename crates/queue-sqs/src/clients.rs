@@ -33,7 +33,7 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// Timeout of one attempt of a call that reads hundreds of metrics.
 const METRICS: Duration = Duration::from_secs(60);
-/// Maximum time to wait for the answer to a long poll after its wait time has ended.
+/// Time that a long poll gets for its answer in addition to its wait time. Both together are the timeout of the call.
 pub(super) const BEYOND_WAIT: Duration = Duration::from_secs(10);
 /// Timeout of a send call, long enough for 1 MiB over a slow connection.
 const SEND: Duration = Duration::from_secs(10);
@@ -130,8 +130,8 @@ fn s3(shared: &SdkConfig) -> aws_sdk_s3::Client {
 }
 
 /// Creates the configuration of an SQS client. Each `purpose` has its own retry budget, so that other calls cannot use
-/// up the retries that heartbeats need. The SDK's stalled-stream protection is disabled, because every attempt has a
-/// timeout anyway, and the protection would wake up for each waiting call.
+/// up the retries that heartbeats need. The SDK's stalled-stream protection is disabled: every attempt has a timeout
+/// anyway, and the protection would wake up regularly during each call that waits.
 fn sqs(shared: &SdkConfig, purpose: &'static str) -> aws_sdk_sqs::config::Builder {
     aws_sdk_sqs::config::Builder::from(shared)
         .retry_partition(RetryPartition::custom(purpose).build())

@@ -57,14 +57,18 @@ impl ServiceClock {
 }
 
 /// Returns the estimated lead of the SQS clock over ours in milliseconds. `told`: time in an answer. `ours`: time by
-/// our clock at which the answer arrived. Because `told` has whole seconds, a range of leads is possible. Of these, the
-/// one closest to 0 is returned, because with an overestimate, a requeue would move its own messages again and again.
+/// our clock at which the answer arrived.
+///
+/// Because `told` has whole seconds, a range of leads is possible. Of these, the one closest to 0 is returned, because
+/// an overestimate does harm. If a message fails again after a requeue has moved it, the requeue must recognize that it
+/// was sent after the start of the run. With an overestimate, the start would seem to be later, and the message would
+/// be moved again and again.
 fn ahead(told: i64, ours: i64) -> i64 {
     0.clamp(told - ours, told + UNTOLD - ours)
 }
 
-/// Updates the estimate from every answer that a generated client receives. The generated clients correct their
-/// signatures by themselves, but direct calls and comparisons of times need this estimate.
+/// Updates the estimate from every answer that a generated client receives. The generated clients correct the time in
+/// their signatures by themselves, but direct calls and comparisons of times need this estimate.
 impl Intercept for ServiceClock {
     fn name(&self) -> &'static str {
         "ServiceClock"

@@ -11,16 +11,16 @@ use tokio::time::timeout;
 
 use hostler_types::error_chain::with_causes;
 
-/// Time between the start of a renewal and the expiry of the old credentials. EC2 and ECS offer new credentials earlier
-/// than that.
+/// Time between the start of a renewal and the expiry of the old credentials. A renewal finds new credentials, because
+/// EC2 and ECS offer them more than five minutes before the old ones expire.
 const AHEAD: Duration = Duration::from_secs(5 * 60);
-/// Interval between renewals of credentials without an expiry time. Shorter than the 15 minutes for which the SDK
-/// caches such credentials.
+/// Interval between renewals of credentials without an expiry time. Must be shorter than 15 minutes, because the SDK
+/// caches such credentials for that long.
 const KEPT: Duration = Duration::from_secs(10 * 60);
 /// Minimum interval between the starts of two renewals, and the timeout of a renewal.
 const BETWEEN: Duration = Duration::from_secs(30);
-/// Maximum time for which an SDK call waits for a renewal while the old credentials are valid. Shorter than the timeout
-/// of one attempt of the call (5 s).
+/// Maximum time for which an SDK call waits for a renewal while the old credentials are valid. Must be shorter than the
+/// timeout of one attempt of the call (5 s).
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A provider that caches credentials from another provider. Clones share the cache.

@@ -27,7 +27,8 @@ pub(super) const REST: Backoff = Backoff::new(Duration::from_millis(100), Durati
 pub(super) struct Job {
     /// Position of the message in the caller's batch.
     pub(super) index: usize,
-    /// Set if the message is known to reach exactly one queue.
+    /// Set if the message is known to reach exactly one queue: it is sent to a queue, not a topic, and has no dedupe
+    /// key. A message with a dedupe key may be dropped as a duplicate.
     pub(super) counted: bool,
     pub(super) entry: Entry,
 }
@@ -35,7 +36,8 @@ pub(super) struct Job {
 pub(super) type Delivered = Vec<(usize, Result<Sent, SendError>)>;
 
 /// Sends one batch to `target`. Retries messages with a temporary failure for up to [`PATIENCE`]. If the target no
-/// longer exists, looks for it again.
+/// longer exists, determines the channel's target again. Depending on the options, this creates the target anew or is
+/// an error.
 pub(super) async fn deliver(
     service: Arc<Service>,
     channel: Channel,

@@ -35,8 +35,8 @@ async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueEr
     Ok(Depth { visible, delayed, in_flight, dead_lettered, missing: found.is_none(), oldest_age: None })
 }
 
-/// Counts the messages of the dead-letter queue `dead`. Returns zeros if `queue` is itself a dead-letter queue. Also
-/// returns zeros if `dead` was found to be missing, or access to it was denied, in the last 30 minutes.
+/// Counts the messages of `dead`, the dead-letter queue of `queue`. Returns zeros if `queue` is itself a dead-letter
+/// queue. Also returns zeros if `dead` was found to be missing, or access to it was denied, in the last 30 minutes.
 async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> Result<Counts, QueueError> {
     let is_known = !service.resolver.known_kinds(&service.names, dead).is_empty();
     if queue.ends_with("-dlq") || !is_known && service.resolver.is_passed_over(dead) {
@@ -49,10 +49,10 @@ async fn counts_of_dead_letters(service: &Service, queue: &str, dead: &str) -> R
     Ok(found.unwrap_or_default())
 }
 
-/// Returns the counts in `dead`, or zeros if SQS refused to count the messages of the dead-letter queue `name`. SQS
-/// refuses to count the messages of a missing queue if the IAM policy lists only existing queues. A refusal is not an
-/// error, because the counts of the channel's own queue are known. Each broker logs only one warning about refusals.
-/// After a refusal, the dead-letter queue is not queried again for 30 minutes.
+/// Returns the counts in `dead`, or zeros if SQS refused to count the messages of the dead-letter queue `name`. A
+/// refusal is not an error, because the counts of the channel's own queue are known. It is expected if the queue does
+/// not exist and the IAM policy lists only existing queues. After a refusal, the dead-letter queue is not queried again
+/// for 30 minutes. Each broker logs only one warning about refusals.
 fn uncounted_if_refused(service: &Service, name: &str, dead: Result<Counts, QueueError>) -> Result<Counts, QueueError> {
     let refusal = match dead {
         Err(QueueError::Refused(refusal)) => refusal,

@@ -15,7 +15,9 @@ const MAX: usize = 512 * 1024;
 /// Number of bytes at the start of a body in which to look for the type of an envelope.
 const HEAD: usize = 64;
 
-/// The part of an SNS notification that hostler reads (Amazon SNS developer guide, parsing message formats).
+/// The part of an SNS notification that hostler reads.
+///
+/// Source: Amazon SNS developer guide, "Parsing message formats".
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Envelope<'a> {

@@ -15,8 +15,8 @@ use uuid::Uuid;
 use hostler_queue::LeaseHandle;
 use hostler_types::message::Claim;
 
-/// Period for which the id of a finished message is remembered. Longer than the time in which SQS may still deliver a
-/// copy of a deleted message.
+/// Period for which the id of a finished message is remembered. Must be longer than the period in which SQS may still
+/// deliver a copy of a deleted message.
 const MEMORY: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of remembered ids. Each id takes about 50 bytes.
 const MEMORY_COUNT: usize = 50_000;
@@ -30,8 +30,8 @@ pub(super) enum MessageId {
 }
 
 impl MessageId {
-    /// Creates a message id from its text. Equal texts give equal ids. Different texts give different ids, even if both
-    /// are spellings of the same UUID.
+    /// Creates a message id from a string. Equal strings give equal ids. Different strings give different ids, even if
+    /// both are spellings of the same UUID.
     pub(super) fn of(text: &str) -> Self {
         let is_its_text = |uuid: &Uuid| uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text;
         match Uuid::try_parse(text).ok().filter(is_its_text) {
@@ -48,9 +48,11 @@ pub(super) struct Leased {
     pub(super) id: MessageId,
     /// End of the lease.
     pub(super) until: Instant,
-    /// Time from which SQS counts the message's maximum lease of 12 hours (AWS limit), or slightly earlier.
+    /// Start of the receive call. SQS counts the maximum lease of 12 hours (AWS limit) from this time or slightly
+    /// later.
     pub(super) since: Instant,
-    /// Number of this attempt, counted from 1. Does not count receives of a delayed message before its start time.
+    /// Number of this attempt, counted from 1. If the message was delayed, the times that it was received before its
+    /// start time do not count.
     pub(super) attempt: u32,
     /// Location of the body. Set if the body is stored outside the message.
     pub(super) claim: Option<Arc<Claim>>,
@@ -65,8 +67,8 @@ pub(super) struct InFlight {
 
 /// Ids of finished messages.
 ///
-/// A lookup searches a table of numbers, which stays in the CPU cache. The ids themselves are in a queue, and most of
-/// them are not read again until they are removed from this queue.
+/// A lookup searches a table of small numbers, which stays in the CPU cache. The ids themselves are in a separate list.
+/// Most of them are not read again until they are removed from the list.
 #[derive(Debug, Default)]
 struct Finished {
     /// Ids, oldest first, each with the time when it may be forgotten.
@@ -79,7 +81,8 @@ struct Finished {
 }
 
 impl InFlight {
-    /// Adds a delivery. If the map would have to grow, first drops all deliveries with expired leases.
+    /// Adds a delivery. If the map of deliveries is full, first removes all deliveries with expired leases, so that the
+    /// map grows only if necessary.
     pub(super) fn enter(&mut self, lease: LeaseHandle, leased: Leased, now: Instant) {
         if self.leased.len() == self.leased.capacity() {
             self.leased.retain(|_, leased| leased.until > now);

@@ -73,9 +73,9 @@ struct Sorted {
     is_gone: bool,
 }
 
-/// Sorts the answers to a call, which are in the order of its entries. A failed message is not sent again if a later
-/// message of its group was accepted, because that would change the order of the group. `again`: set if there is time
-/// for another attempt.
+/// Decides what happens to each message of a call next. `answers`: the messages with their answers, in the order in
+/// which the messages were sent. A failed message is not sent again if a later message of its group was accepted,
+/// because that would change the order of the group. `again`: set if there is time for another attempt.
 fn sort(answers: impl Iterator<Item = (Job, Result<String, Fault>)>, again: bool, ended: &mut Ended) -> Sorted {
     let mut sorted = Sorted { done: Vec::new(), left: Vec::new(), is_gone: false };
     let mut failed: Vec<(Job, Fault)> = Vec::new();

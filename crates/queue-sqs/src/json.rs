@@ -104,7 +104,8 @@ pub(super) fn read_batch(body: &[u8]) -> Result<(Vec<String>, Vec<BatchResultErr
     Ok((answer.successful.into_iter().flatten().map(|done| done.id).collect(), failed))
 }
 
-/// SQS's answer to a request that it refused.
+/// Parses each message of an answer by itself, because the answer as a whole is malformed. Skips unreadable messages,
+/// which are delivered again when their leases end. `None`: the answer is not a list of messages.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     /// HTTP status.

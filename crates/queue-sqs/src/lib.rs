@@ -22,7 +22,7 @@
 //! | `send` | prepares messages and copies of dead letters, and packs them into batches | yes |
 //! | `deliver` | sends batches to a queue or topic, with retries | yes |
 //! | `in_order` | sends batches to a FIFO queue or topic, in the order of each group | yes |
-//! | `batch` | groups messages into batches, one for each call | none |
+//! | `batch` | groups messages into batches, one batch per call | none |
 //! | `payload` | the claim check: large bodies in S3 | yes |
 //! | `sharing` | finds queues whose messages other queues may receive too | yes |
 //! | `redrive` | SQS message move tasks | yes |
@@ -33,9 +33,10 @@
 //! | `announce` | publishes notices for people to a topic | yes |
 //! | `provision/` | compares desired resources with existing ones, and creates or changes them | yes |
 //!
-//! Calls that may be made for a guest (sending a message, loading a body) run on the runtime on which the broker was
-//! created, regardless of the thread that requests them. Otherwise, a guest that keeps its thread busy could end up
-//! driving a connection and delay heartbeats.
+//! Some calls may be made for a guest (a WASM handler): sending a message, loading a body. They run on the runtime on
+//! which the broker was created, regardless of the thread that requests them. Otherwise, the task that drives a
+//! connection could be on the thread of a guest. A guest that keeps its thread busy would then delay all calls on that
+//! connection, for example heartbeats.
 
 mod announce;
 mod batch;
@@ -120,7 +121,8 @@ pub struct Options {
     /// KMS key for the queues and topics that hostler creates. `None`: hostler sets no key, and queues have SQS's own
     /// encryption.
     pub kms_key: Option<String>,
-    /// S3 bucket for bodies that exceed `threshold`. `None`: a message that is too large for SQS is refused.
+    /// S3 bucket for the bodies of messages that are larger than `threshold`. `None`: a message that is too large for
+    /// SQS is refused.
     pub bucket: Option<String>,
     /// Maximum size in bytes (body and attributes together) of a message that is sent with its body. If a message is
     /// larger, its body is stored in the bucket.

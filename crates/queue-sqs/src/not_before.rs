@@ -1,10 +1,11 @@
-//! Delays that exceed the SQS limit of 15 minutes: the timestamp on such a message, and the number of receives while it
-//! waits. No I/O.
+//! Delays that exceed the SQS limit of 15 minutes: the timestamp on a delayed message, and the number of times that the
+//! message is received while it waits. No I/O.
 //!
-//! The sender stores the message's start time in an attribute. Until that time, the consumer hides the message again
-//! after each receive, each time for at most one [`TURN`]. SQS counts these receives, so they are subtracted from the
-//! number of attempts. Their number is not stored on the message. Any process can calculate it from the time of the
-//! first receive and the start time.
+//! The sender stores the message's start time in an attribute. A consumer that receives the message before that time
+//! hides it again, each time for at most one [`TURN`]. SQS counts each time that the message is received. To get the
+//! number of attempts, the times before the start time are subtracted from this count. Their number is not stored on
+//! the message, but any process can calculate it from the time at which the message was first received and the start
+//! time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,28 +20,29 @@ pub(super) const ATTRIBUTE: &str = "hostler-not-before";
 /// Maximum delay that SQS itself supports (AWS limit: DelaySeconds 900).
 pub(super) const KEPT: Duration = Duration::from_secs(15 * 60);
 
-/// Maximum time for which a message is hidden after one receive. SQS allows 12 h from the receive. The remaining hour
-/// is a reserve, because the release may reach SQS late.
+/// Maximum time for which a message is hidden again if it is received before its start time. SQS allows 12 h, counted
+/// from the time at which the message was received. The remaining hour is a reserve, because the call that hides the
+/// message may reach SQS late.
 pub(super) const TURN: Duration = Duration::from_secs(11 * 60 * 60);
 
 /// Maximum time from now to a valid start time. A later start time is ignored, because SQS keeps no message for more
 /// than 14 days (AWS limit).
 const FURTHEST: Duration = Duration::from_secs(14 * 86_400);
 
-/// Maximum error of our estimate of the time by the SQS clock. SQS answers state the time in whole seconds. The sender
-/// adds this error to the start time. The consumer hides a message until this long after its start time, so that the
-/// message is due at its next receive.
+/// Maximum error of our estimate of the time by the SQS clock. It is one second, because SQS answers state the time in
+/// whole seconds. The sender adds this error to the start time. The consumer hides a message until this long after its
+/// start time, so that the message is due when it is received again.
 const UNTOLD: Duration = Duration::from_secs(1);
 
-/// Reserve for clock differences and slow calls. Added to a delay when the sender calculates the number of receives
-/// during the delay.
+/// Reserve for clock differences and slow calls. The sender adds it to a delay to calculate how many times the message
+/// is received during the delay.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// Minimum time for which SQS must still keep a message once it is due.
 const LEFT: Duration = Duration::from_secs(60 * 60);
 
-/// Number of receives that a message needs once it is due: one for an attempt, plus the two spare receives that
-/// `provision` allows in every queue.
+/// Number of times that a queue must still let a message be received once it is due: once for an attempt, plus the two
+/// spare times that `provision` allows in every queue.
 const NEEDED: u32 = 3;
 
 /// Returns the number of times that a delayed message is received before it is due. `kept`: part of the delay that SQS
@@ -55,8 +57,8 @@ fn count(rest: Duration) -> u32 {
 }
 
 /// Checks that a message with this delay can wait in the queue `queue` without being dead-lettered or deleted.
-/// `max_receives`: number of receives after which the queue dead-letters a message. `None`: it dead-letters none.
-/// `keeps`: retention of the queue. `None`: unknown.
+/// `max_receives`: number of times that a message can be received before the queue dead-letters it. `None`: the queue
+/// dead-letters no messages. `keeps`: retention of the queue. `None`: unknown.
 ///
 /// # Errors
 /// Returns a message that says what is wrong and how to fix it.
@@ -81,7 +83,8 @@ pub(super) fn check(
     }
 }
 
-/// Returns the value of [`ATTRIBUTE`] for a message with this delay. `now`: time of sending by the SQS clock.
+/// Returns the value of [`ATTRIBUTE`] for a message that is sent now with this delay. `now`: current time by the SQS
+/// clock.
 pub(super) fn stamp(now: SystemTime, delay: Duration) -> String {
     let due = now.checked_add(delay + UNTOLD).unwrap_or_else(latest);
     humantime::format_rfc3339_seconds(due.clamp(UNIX_EPOCH, latest())).to_string()
@@ -93,7 +96,7 @@ fn latest() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(253_402_300_799)
 }
 
-/// Parses a message's start time from the value of [`ATTRIBUTE`]. `now`: time by the SQS clock.
+/// Parses a message's start time from the value of [`ATTRIBUTE`]. `now`: current time by the SQS clock.
 ///
 /// # Errors
 /// Returns a message that says why the value must be ignored.
@@ -119,8 +122,8 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Calculates the wait of a delivery. `due`: start time of the message. `first`: time of the message's first
-    /// receive. `now`: time of this receive, by the SQS clock and by ours.
+    /// Calculates the wait of a delivery. `due`: start time of the message. `first`: time at which the message was
+    /// received for the first time. `now`: current time by the SQS clock and by ours.
     pub(super) fn of(due: SystemTime, first: SystemTime, now: (SystemTime, Instant)) -> Self {
         let turns = (due + UNTOLD).duration_since(first).map_or(0, count);
         let (by_service, by_us) = now;
@@ -132,8 +135,8 @@ impl Wait {
         Self { not_before, turns }
     }
 
-    /// Returns the number of the attempt, which does not count receives before the start time. `receives`: number of
-    /// all receives that SQS has counted.
+    /// Returns the number of the attempt. `receives`: number of times that the message has been received, as counted by
+    /// SQS. The times before the start time are subtracted from it.
     pub(super) fn attempt(&self, receives: u32) -> u32 {
         receives.saturating_sub(self.turns).max(1)
     }

@@ -27,10 +27,11 @@ pub(super) fn is_body(key: &str) -> bool {
     name.is_some_and(|name| name.len() == 36 && Uuid::try_parse(name).is_ok())
 }
 
-/// Maximum size in bytes of a body that hostler fetches. Each slot keeps one body in memory.
+/// Maximum size in bytes of a body that hostler fetches. It is limited, because the body of each message that is being
+/// processed is in memory.
 const MAX_BODY: i64 = 256 * 1024 * 1024;
 
-/// Maximum time for which a settlement waits for S3 to delete or renew a body.
+/// Maximum time for which a settlement waits for S3 to delete a body or to reset its age.
 const REMOVAL: Duration = Duration::from_secs(5);
 
 impl Service {
@@ -155,8 +156,9 @@ impl Service {
     }
 }
 
-/// Returns an error message that says why a body could not be fetched. If S3 denied access (`denied`), the object may
-/// be missing, because S3 also denies access to a missing object if the caller may not list the bucket.
+/// Returns an error message that says why a body could not be fetched. `denied`: set if S3 denied access. In that case,
+/// the message says that the object may be missing, because S3 also denies access to a missing object if the caller may
+/// not list the bucket.
 fn unfetched(object: &str, fault: Fault, denied: bool) -> String {
     match fault {
         Fault::Missing(_) => format!("the body is gone: there is no {object}"),

@@ -14,8 +14,8 @@ pub(super) struct Place {
     pub(super) ordered: bool,
     /// Maximum size of a message in bytes.
     pub(super) max_message: usize,
-    /// Number of receives before the queue dead-letters a message. `None`: the queue dead-letters no messages, or this
-    /// is a topic.
+    /// Number of times that a message can be received before the queue dead-letters it. `None`: the queue dead-letters
+    /// no messages, or this is a topic.
     pub(super) max_receives: Option<u32>,
     /// Retention of messages in the queue. `None`: not reported, or this is a topic.
     pub(super) keeps: Option<Duration>,

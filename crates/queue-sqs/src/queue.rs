@@ -31,7 +31,7 @@ use hostler_types::message::Message;
 const MAX_LEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Maximum number of seconds that an extension may take to reach SQS. SQS counts an extension from its arrival.
-/// Therefore, a lease is extended at most until this long before the limit of 12 h.
+/// Therefore, an extended lease must end at least this long before the limit of 12 h.
 const ON_ITS_WAY: u64 = 15;
 
 const LIMITS: Limits = Limits {
@@ -67,8 +67,9 @@ pub(super) struct SqsQueue {
 #[derive(Debug, Clone)]
 struct Attempt {
     id: String,
-    /// Latest time to repeat the call. Its messages must still be leased at that time. Once they are visible, another
-    /// call may receive the first message of a group, and a repetition would return the group's later messages.
+    /// Latest time to repeat the call. The messages that SQS leased to it must still be leased at that time. Once they
+    /// are visible, another call may receive the first message of a group, and a repetition would return only the
+    /// group's later messages.
     until: Instant,
     /// Maximum number of messages that the call requested. A repetition requests the same number.
     max: usize,
@@ -123,8 +124,9 @@ impl SqsQueue {
         Some(Attempt::next(&mut lost, max, now, lease))
     }
 
-    /// If the answer to a failed receive call was lost, stores the call, so that it is repeated. SQS leases no messages
-    /// to a call that it refuses. Therefore, a refused call is stored only if an earlier answer to it was lost.
+    /// Stores a failed receive call if an answer to it was lost, so that the call is repeated with the same id. SQS
+    /// leases no messages to a call that it refuses. Therefore, a refused call is stored only if it is itself a
+    /// repetition of a call whose answer was lost, and the refusal is temporary.
     fn failed(&self, attempt: Option<Attempt>, fault: &Fault) {
         let is_lost = |attempt: &Attempt| fault.is_unanswered() || (attempt.is_lost && fault.may_pass());
         if let Some(lost) = attempt.filter(is_lost) {
@@ -134,7 +136,8 @@ impl SqsQueue {
     }
 
     /// Returns how long a message that was just received must wait until its start time. Ignores an invalid start time,
-    /// so that the message is not lost. Also ignores the start time of a message in a FIFO queue.
+    /// so that the message is not lost. Also ignores the start time of a message in a FIFO queue, because later
+    /// messages of its group would have to wait too.
     fn wait_of(&self, one: &Incoming, now: Instant) -> Wait {
         let Some(value) = one.message.attributes.get(not_before::ATTRIBUTE) else { return Wait::default() };
         let by_service = self.service.clients.clock.now();
@@ -192,15 +195,15 @@ impl SqsQueue {
 struct ReceiveParams {
     wait: u64,
     visibility: u64,
-    /// Maximum time from the start of the call to the start of our lease. If our lease began later, it could outlast
-    /// the lease of SQS.
+    /// Time by which the lease that is requested from SQS exceeds ours. Our lease may start up to this long after the
+    /// start of the call without outlasting the lease of SQS.
     padding: Duration,
 }
 
 impl ReceiveParams {
-    /// Converts a request. SQS starts the lease at an unknown moment during the wait, so our lease begins with the
-    /// call. Therefore, the wait takes at most two thirds of the lease. If the lease is too short for a wait of one
-    /// second, a longer lease is requested from SQS.
+    /// Converts a request. SQS starts the lease at an unknown moment during the wait. So that our lease does not
+    /// outlast it, ours starts with the call. To leave a usable part of our lease, the wait takes at most two thirds of
+    /// it. If the lease is too short for a wait of one second, a longer lease is requested from SQS.
     fn of(request: Receive) -> Self {
         let wait = match request.wait.min(MAX_WAIT).min(request.lease * 2 / 3).as_secs() {
             0 if request.wait.is_zero() => 0,
@@ -224,8 +227,9 @@ fn lost() -> LeaseError {
     LeaseError::Lost("its time is over".to_owned())
 }
 
-/// Returns an entry that makes a message visible in `seconds` seconds. If necessary, the time is shortened to end at
-/// least `spare` seconds before the maximum lease of 12 h, counted from the receive call.
+/// Returns an entry that makes a message visible after `seconds` seconds. `since`: start of the receive call, from
+/// which the maximum lease of 12 h is counted. If necessary, the time is shortened, so that it ends at least `spare`
+/// seconds before the end of that maximum.
 fn visibility(n: usize, lease: &str, seconds: u64, (since, now): (Instant, Instant), spare: u64) -> Entry<'_> {
     let left = MAX_LEASE.saturating_sub(now.saturating_duration_since(since)).as_secs().saturating_sub(spare);
     let seconds = i32::try_from(seconds.min(left)).unwrap_or(i32::MAX);

@@ -1,4 +1,4 @@
-//! A stand-in for AWS in tests. It records all requests, and its test sets how it answers them. Also checks request
+//! A stand-in for AWS in tests. Records all requests, and gives the answers that a test sets. Also checks request
 //! signatures.
 
 use std::sync::{Arc, Mutex};

@@ -105,9 +105,10 @@ async fn deliver_all(service: &Arc<Service>, channel: &Channel, target: &Target,
 /// Copies messages to a dead-letter queue in a single attempt. The caller retries while the lease lasts. Copies without
 /// a confirmation by `until` count as failed.
 ///
-/// A copy is sent with its body if the dead-letter queue accepts its size, regardless of the threshold. The copy may
-/// have no attribute left for a pointer to a stored body, and if the send call failed, a stored body would remain in
-/// the bucket.
+/// If the dead-letter queue accepts the size of a copy, the copy is sent with its body, regardless of the threshold.
+/// There are two reasons not to store the body in the bucket. First, the pointer to the body needs an attribute, and
+/// the copy may already have the maximum number of attributes. Second, if the send call failed, the stored body would
+/// remain in the bucket.
 pub(super) async fn forward(
     service: &Arc<Service>,
     target: &Place,
@@ -168,9 +169,8 @@ async fn in_turn<T>(calls: impl Iterator<Item = impl Future<Output = Vec<T>>>) -
 }
 
 /// Converts a message to the form in which it is sent to `target`. If the message is larger than `threshold`, or larger
-/// than the target accepts, stores its body in the bucket. The pointer to the body takes one of the message's
-/// attributes. If the message has no attribute left, it is sent with its body, provided that the target accepts its
-/// size.
+/// than the target accepts, stores its body in the bucket and adds an attribute that points to it. If the message
+/// already has the maximum number of attributes, it is sent with its body, provided that the target accepts its size.
 async fn prepare(
     service: &Service,
     target: &Target,

@@ -38,7 +38,7 @@ impl Both {
         Self { generated: Client::new(&shared), direct, clock }
     }
 
-    /// Makes a call with the generated client, so that the credentials are fetched.
+    /// Makes a call with the generated client, which fetches the credentials that direct calls need.
     async fn purge(&self) {
         let _ = self.generated.purge_queue().queue_url("https://sqs/1/q").send().await;
     }

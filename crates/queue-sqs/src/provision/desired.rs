@@ -20,7 +20,8 @@ use hostler_types::channel::Filter;
 /// Retention of messages in a dead-letter queue (AWS limit: 14 days).
 pub(super) const DEAD_LETTER_RETENTION: Duration = Duration::from_secs(14 * 86400);
 
-/// Maximum number of receives before a queue dead-letters a message (AWS limit: maxReceiveCount 1000).
+/// Maximum number of times that a message can be received before a queue dead-letters it (AWS limit: maxReceiveCount
+/// 1000).
 const MOST_RECEIVES: u32 = 1000;
 
 /// Time for which a queue keeps a message in addition to the consumer's longest delay. Equals the default retention of
@@ -124,7 +125,7 @@ pub(super) fn channel(spec: &ChannelSpec, options: &Options, names: &Names) -> R
     Ok(Wanted { queue: tagged(consumed, spec), dead_letters, fan_out })
 }
 
-/// Returns the number of receives that a message with the longest delay needs before it is due. These receives are in
+/// Returns the number of times that a message with the longest delay is received before it is due. These are in
 /// addition to its attempts.
 fn waits(spec: &ChannelSpec) -> u32 {
     let kept = if spec.channel.exchange().is_some() { Duration::ZERO } else { not_before::KEPT };
@@ -154,7 +155,8 @@ fn throughput(spec: &ChannelSpec) -> Vec<Setting> {
 }
 
 /// Returns the resources that consumers of `specs` need. If a dead-letter queue has its own consumer, the queue gets
-/// the tags of that consumer. Otherwise, the two consumers would overwrite each other's tags.
+/// only the tags of that consumer, and not those of the source queue's consumer. With both, the two consumers would
+/// overwrite each other's tags.
 ///
 /// # Errors
 /// The same as those of [`channel`].
@@ -240,7 +242,7 @@ fn filter_policy(filter: &Filter) -> Option<Json> {
 pub(super) mod example {
     use super::*;
 
-    /// Returns the spec of a consumer of this channel. A message is dead-lettered after five receives.
+    /// Returns the spec of a consumer of this channel. A message that has been received five times is dead-lettered.
     pub(in super::super) fn spec(channel: &str) -> ChannelSpec {
         ChannelSpec {
             max_receives: Some(5),
@@ -249,7 +251,7 @@ pub(super) mod example {
         }
     }
 
-    /// Returns the resources that the consumer needs, under the prefix `t-`.
+    /// Returns the resources that the consumer needs. Their names have the prefix `t-`.
     pub(in super::super) fn wanted(spec: &ChannelSpec) -> Wanted {
         with(spec, &Options::default()).unwrap()
     }

@@ -86,8 +86,8 @@ pub(super) fn steps<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>
 }
 
 /// Returns the steps that create missing resources. Existing resources stay unchanged, with one exception: if the
-/// subscription is missing, the policy of an existing queue is completed. The subscription is created last, so a
-/// missing one means that an earlier creation was interrupted.
+/// subscription is missing, the policies of existing queues are changed too, so that the topic may send to them. The
+/// subscription is created last, so a missing one means that an earlier creation was interrupted.
 pub(super) fn creations<'a>(wanted: &'a Wanted, observed: &Observed) -> Vec<Step<'a>> {
     let incomplete = observed.subscription.is_missing();
     let is_new = |queue: &Piece| {

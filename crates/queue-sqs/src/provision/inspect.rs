@@ -137,8 +137,8 @@ fn dead_letters_die_first(wanted: &Wanted, observed: &Observed) -> Option<Findin
     Some(warning(fault, cure))
 }
 
-/// Checks that the dead-letter queue accepts all messages of its source. If it refuses a message, the message remains
-/// in the source until SQS moves it or it expires.
+/// Checks that the dead-letter queue accepts all messages of its source. If it refuses the copy of a message that
+/// hostler wants to dead-letter, the message remains in the source until SQS itself moves it or it expires.
 fn dead_letters_do_not_fit(wanted: &Wanted, observed: &Observed, options: &Options) -> Option<Finding> {
     let (source, target) = (observed.queue.there()?, observed.dead_letters.there()?);
     let (source_takes, target_takes) = (source.number(MAX_SIZE)?, target.number(MAX_SIZE)?);

@@ -13,8 +13,8 @@
 //! | `policy` | the IAM policy | none |
 //!
 //! No extra call is made for the account number: it is read from the ARN of any existing resource. If there is none,
-//! the first queue that is created (the dead-letter queue, if there is one) provides it for all later resources. A plan
-//! needs no ARNs of missing resources.
+//! the first queue that is created (the dead-letter queue, if there is one) provides it for all later resources. The
+//! number is not needed to list the planned changes, because resources that do not exist yet are shown by name.
 
 mod account;
 mod apply;
@@ -158,8 +158,8 @@ async fn has_queues(service: &Service, wanted: &Wanted) -> Result<bool, QueueErr
     Ok(queue && dead_letters)
 }
 
-/// Returns the desired resources of all channels. Returns an error if a channel is invalid, so that nothing has been
-/// changed yet in that case.
+/// Returns the desired resources of all channels, or an error if one of the channels is invalid. Must be called before
+/// the first change, so that AWS is unchanged if a channel is invalid.
 fn channels(service: &Service, wanted: &[ChannelSpec]) -> Result<Vec<Wanted>, QueueError> {
     desired::channels(wanted, &service.options, &service.names)
 }

@@ -9,12 +9,12 @@ use super::account::name_in;
 use hostler_queue::{ChannelSpec, tag};
 use hostler_types::channel::Channel;
 
-/// Returns the IAM policy for consuming the channels `consumed` and sending to the channels `sent`. Makes no call to AWS.
+/// Returns the IAM policy for consuming the channels `consumed` and sending to the channels `sent`. The policy also
+/// permits the read calls of `hostler check`. Each of its statements has one purpose, named by its `Sid`. Makes no call
+/// to AWS.
 ///
 /// If `account` or `options.region` is `None`, the policy covers any account or region. `provision`: adds the
 /// permissions for `hostler provision`.
-///
-/// Each statement has one purpose, named by its `Sid`. Also permits the read calls of `hostler check`.
 pub fn least_privilege(
     options: &Options,
     account: Option<&str>,
@@ -105,8 +105,8 @@ pub fn redriving(options: &Options, account: Option<&str>, consumed: &[ChannelSp
 }
 
 /// Returns the IAM statements that `hostler peek`, `receive` and `purge` need in addition to [`least_privilege`]. They
-/// permit receiving messages from the channels `replies` and the dead letters of the channels `consumed`, and counting
-/// the dead letters of `replies`.
+/// permit receiving the dead letters of the channels `consumed`, receiving the messages of the channels `replies`, and
+/// counting the dead letters of `replies`. `replies`: channels to which handlers' replies are sent.
 pub fn receiving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec], replies: &[Channel]) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let reach = Reach::new(&scope, options, consumed, replies);
@@ -133,9 +133,8 @@ impl Statement {
         Self { sid, actions: actions.to_vec(), resources: resources.to_vec() }
     }
 
-    /// Creates a statement for actions that IAM cannot restrict to single topics. It covers all resources (`*`). If
-    /// `topics` is empty, nothing needs the actions. In that case, the statement has no resources, and the policy omits
-    /// statements without resources.
+    /// Creates a statement for actions that IAM cannot restrict to single topics, so it covers all resources (`*`). If
+    /// `topics` is empty, the actions are not needed. The statement then has no resources, and the policy omits it.
     fn anywhere(sid: &'static str, actions: &[&'static str], topics: &[String]) -> Self {
         let anywhere = (!topics.is_empty()).then(|| "*".to_owned());
         Self { sid, actions: actions.to_vec(), resources: anywhere.into_iter().collect() }
@@ -244,8 +243,9 @@ struct Reach {
     /// Topics that have the same name as a channel without an exchange. The channel's name may be the name of an
     /// exchange, so its messages may be sent to the topic. hostler does not create these topics.
     named_topics: Vec<String>,
-    /// Queues that have the same name as an exchange. A message for a channel without an exchange is sent to the
-    /// exchange with the channel's name only after SQS has found no queue with that name.
+    /// Queues that have the same name as an exchange. If a message is sent to a channel without an exchange, hostler
+    /// first asks SQS for a queue with the channel's name. Only if there is none does the message go to the exchange
+    /// with that name. Therefore, the policy must permit asking for these queues.
     namesakes: Vec<String>,
     objects: Vec<String>,
     /// Objects under hostler's own key prefix.
@@ -299,8 +299,8 @@ impl Reach {
     }
 }
 
-/// Kind of resource to which a channel without an exchange refers by its name. The value is `true` if the queue or
-/// topic is ordered. `None`: it is unknown whether the topic is ordered.
+/// Kind of resource that the name of a channel without an exchange refers to. The value is `true` if the queue or topic
+/// is ordered. `None`: it is unknown whether the topic is ordered.
 enum Meaning {
     Queue(bool),
     Exchange(Option<bool>),

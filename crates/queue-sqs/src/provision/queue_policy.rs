@@ -87,8 +87,9 @@ fn any(value: Option<&Json>, fits: impl Fn(&str) -> bool) -> bool {
     }
 }
 
-/// Returns a redrive-allow policy that lets `source` use a dead-letter queue. `policy`: current policy of the
-/// dead-letter queue. `None`: `source` may already use it. Without a policy, any queue may.
+/// Returns the redrive-allow policy that a dead-letter queue needs so that `source` may use it. Returns `None` if
+/// `source` may already use it. `policy`: current policy of the dead-letter queue. If it has none, any queue may use
+/// it.
 pub(super) fn opened(policy: Option<&str>, source: &str) -> Option<Json> {
     let policy: Json = serde_json::from_str(policy?).ok()?;
     let mut sources = match policy.get("redrivePermission")?.as_str()? {

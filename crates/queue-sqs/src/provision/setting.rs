@@ -47,8 +47,8 @@ pub(super) enum Value {
 pub(super) struct Redrive {
     /// AWS name of the dead-letter queue.
     pub(super) to: String,
-    /// Number of receives before a message is moved to the dead-letter queue. `None`: the policy belongs to a
-    /// subscription, and such a policy has no count.
+    /// Number of times that a message can be received before it is moved to the dead-letter queue. `None`: the policy
+    /// belongs to a subscription, and such a policy has no count.
     pub(super) after: Option<u32>,
 }
 

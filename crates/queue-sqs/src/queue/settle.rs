@@ -255,8 +255,9 @@ fn bare_copy(message: &Message, dedupe: Option<String>) -> Outgoing {
 /// reason.
 const SHORT_REASON: usize = 1024;
 
-/// Adds attributes with the reason for the dead-lettering, and with its circumstances, to a copy, as far as the copy
-/// has room for them. `most`: maximum size in bytes of a message in the dead-letter queue.
+/// Adds attributes to a copy that state the reason for the dead-lettering and its circumstances. If there is not enough
+/// room, shortens the reason or leaves attributes out. `most`: maximum size in bytes of a message in the dead-letter
+/// queue.
 fn with_story(mut copy: Outgoing, reason: &str, channel: &str, attempt: u32, most: usize) -> Outgoing {
     let reason: String = reason.chars().map(|char| if is_carried(char) { char } else { ' ' }).collect();
     let reason = if reason.is_empty() { "no reason given" } else { &reason };
@@ -280,8 +281,9 @@ fn share_out(answers: &Answers, what: &str, endings: Vec<Ending>) -> Settled {
     endings.into_iter().enumerate().map(|(n, ending)| (ending, answers.of(what, n))).collect()
 }
 
-/// Awaits a call that settles leased messages. Abandons the call when the first of their leases ends. After that, SQS
-/// may confirm the call even though a newer receipt has replaced the one in the call.
+/// Awaits a call that settles leased messages. Abandons the call when the first of their leases ends. A later
+/// confirmation would prove nothing: SQS may by then have delivered the message again with a new receipt, but may still
+/// confirm a call with the old one.
 async fn while_leased(what: &str, endings: &[Ending], call: impl Future<Output = Answers>) -> Answers {
     match tokio::time::timeout_at(first_end(endings), call).await {
         Ok(answers) => answers,
@@ -326,7 +328,8 @@ fn deletes<'a>(receipts: impl Iterator<Item = &'a Receipt>) -> impl Iterator<Ite
 /// Therefore, a delay is shortened to end at least this long before the limit of 12 h.
 const RELEASE_ON_ITS_WAY: u64 = 60;
 
-/// Makes one call per batch of endings, one after the other. If there are no endings, makes no call.
+/// Splits the endings into batches and makes one call for each batch, one call after the other. If there are no
+/// endings, makes no call.
 async fn in_batches<F: Future<Output = Settled>>(mut endings: Vec<Ending>, call: impl Fn(Vec<Ending>) -> F) -> Settled {
     let mut settled = Settled::new();
     while !endings.is_empty() {
