@@ -14,7 +14,7 @@ const TRIES: u32 = 5;
 /// Pauses after failed attempts. The longest pause is also the maximum for a pause that the receiver requests.
 const PAUSE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// A channel for delivering notices to people.
+/// A way to deliver notices to people, for example a webhook.
 #[async_trait]
 pub trait Notifier: Send + Sync {
     /// Makes one attempt to deliver a notice, within a time limit.

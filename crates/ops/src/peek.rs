@@ -45,10 +45,10 @@ impl Looked {
 /// Passes each message that meets the conditions to `show`.
 ///
 /// Some services, for example SQS, show messages only to a receiver. With such a service, messages are received, kept
-/// leased until all have been read, and then given back. The service counts this as a receive of each message. Messages
-/// that are delayed or leased by others are not shown. At most ten messages of each group in an ordered queue are
-/// shown, because SQS returns no more while these ten are leased. If `stop` is cancelled, receiving ends, and received
-/// messages are given back.
+/// leased until all have been read, and then given back. The service counts each of these messages as received once
+/// more. Messages that are delayed or leased by others are not shown. At most ten messages of each group in an ordered
+/// queue are shown, because SQS returns no more while these ten are leased. If `stop` is cancelled, receiving ends, and
+/// received messages are given back.
 ///
 /// # Errors
 /// [`QueueError`]: the queue cannot be opened. Later errors are in [`Ended`].

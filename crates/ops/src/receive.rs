@@ -18,15 +18,16 @@ use hostler_types::message::Message;
 /// Maximum wait of one receive call. On SQS, a call that is waiting cannot be interrupted by a signal.
 const CALL: Duration = Duration::from_secs(5);
 
-/// Maximum time to wait for further messages once a message has been received. On SQS, this wait is one second, so that
-/// SQS queries all of its servers.
+/// Maximum time to wait for further messages once a message has been received. On SQS, this becomes one second, the
+/// shortest wait that SQS supports. SQS queries all of its servers only if a call waits.
 const MORE: Duration = Duration::from_millis(100);
 
 /// A recipient of received messages, for example standard output.
 #[async_trait]
 pub trait Outlet: Send {
     /// Hands out one message with its body. `attempt`: number of times that the message has been received. `Ok` means
-    /// that the message has arrived and may be removed. Dropping the future withdraws the message.
+    /// that the message has arrived and may be removed. If the caller drops the future, the message counts as not
+    /// handed out.
     ///
     /// # Errors
     /// The message did not arrive, and the outlet accepts no further messages.
@@ -79,7 +80,7 @@ pub enum ReceiveEnd {
 ///
 /// With [`ReceiveRequest::ack`], each batch is removed only after all its messages were handed out. Therefore, no
 /// message is lost if the process ends at any point. Without `ack`, messages remain leased until the end and are then
-/// given back. If `stop` is cancelled, the message that is being handed out is withdrawn and given back.
+/// given back. If `stop` is cancelled, the message that is being handed out counts as not handed out and is given back.
 ///
 /// # Errors
 /// [`QueueError`]: the queue cannot be opened. Later errors are in [`ReceiveEnd`].
@@ -199,7 +200,7 @@ impl Run<'_> {
     }
 
     /// Returns the message with its body. `loaded`: result of loading a body that is stored outside the message. `Err`:
-    /// the message must not be handed out. If this ends the request, the error contains the reason.
+    /// the message must not be handed out. `Err` with a [`ReceiveEnd`]: the request also ends, for this reason.
     fn readable(
         &mut self,
         message: &Arc<Message>,
@@ -221,7 +222,7 @@ impl Run<'_> {
         }
     }
 
-    /// Hands out one message. Meanwhile, extends all leases, because the reader may be slow.
+    /// Hands out one message. Meanwhile, extends all leases, because the recipient may be slow to accept the message.
     async fn put(
         &mut self,
         message: &Arc<Message>,

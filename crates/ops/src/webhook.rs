@@ -16,7 +16,7 @@ use hostler_types::error_chain::with_causes;
 const CONNECT: Duration = Duration::from_secs(5);
 /// Timeout of one attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum length in bytes of the receiver's reason in an error message.
+/// Maximum length in bytes of the receiver's reason, as an error message quotes it.
 const SHOWN: usize = 60;
 
 /// A webhook that receives notices.

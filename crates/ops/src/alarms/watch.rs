@@ -102,8 +102,8 @@ impl Watch {
     }
 
     /// Returns the changes after a poll, and the watch to use once they have been delivered. If the delivery fails, the
-    /// caller keeps the current watch, so that the next poll returns the changes again. `now`: time of any monotonic
-    /// clock.
+    /// caller keeps the current watch, so that the next poll returns the changes again. `now`: current time by any
+    /// monotonic clock.
     #[must_use]
     pub fn after(&self, now: Duration, look: &Look<'_>) -> (AlarmDelta, Self) {
         let mut next = self.clone();

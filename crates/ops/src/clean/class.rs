@@ -20,7 +20,7 @@ pub enum Class {
     NoProducers,
     /// Messages are sent, but no consumer receives.
     NoConsumers,
-    /// Younger than the period by which use is judged, or of unknown age.
+    /// Younger than the period for which use is measured, or of unknown age.
     Young,
     /// Messages are sent and received, or the queue is the dead-letter queue of another queue that is not deleted.
     InUse,
@@ -48,7 +48,7 @@ pub struct Observed {
     pub messages: u64,
     /// Age of the queue, if known.
     pub age: Option<Duration>,
-    /// Use during the period by which the queue is judged. `None`: the service has no record. In that case, the queue
+    /// Use during the period for which it is measured. `None`: the service has no record. In that case, the queue
     /// counts as unused, because a service may record nothing for an unused queue.
     pub used: Option<QueueUse>,
     /// Set if the queue is the dead-letter queue of another queue that is not deleted.
@@ -57,7 +57,7 @@ pub struct Observed {
     pub subscribed: bool,
 }
 
-/// Classifies a queue by its use during the period `over`.
+/// Classifies a queue. `over`: length of the period for which its use was measured.
 pub fn classify(observed: &Observed, over: Duration) -> Class {
     let Observed { messages, age, used, dead_letters, subscribed } = *observed;
     let QueueUse { sent, received, empty_receives } = used.unwrap_or_default();

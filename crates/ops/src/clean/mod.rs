@@ -28,10 +28,10 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Periods after which resources count as unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
-    /// A queue counts as unused if it was not used in this period before the survey. A queue that is younger than this
-    /// period is not deleted.
+    /// A queue counts as unused if it was not used for this long before the survey. A queue that is younger than this
+    /// is not deleted.
     pub queues: Duration,
-    /// A topic counts as unused if nothing was published to it in this period before the survey.
+    /// A topic counts as unused if nothing was published to it for this long before the survey.
     pub topics: Duration,
     /// A stored body counts as unused if it was stored, or last renewed, longer ago than this.
     pub bodies: Duration,

@@ -108,8 +108,8 @@ pub async fn survey(
     Ok(Survey { queues, topics: topics.found, bodies, unread })
 }
 
-/// Returns the value in `result`, which is one part of the survey. On failure, adds the part with this name to `unread`
-/// and returns `None`.
+/// Returns the value in `result`, the result of one part of the survey. If that part failed, adds it to `unread` under
+/// `name` and returns `None`.
 fn part<T>(unread: &mut Vec<Unread>, name: &str, result: Result<T, QueueError>) -> Option<T> {
     match result {
         Ok(part) => Some(part),
@@ -196,7 +196,7 @@ fn source(name: &str) -> Option<String> {
     name.strip_suffix("-dlq").filter(|source| !source.is_empty()).map(|source| format!("{source}{suffix}"))
 }
 
-/// Serializes the counts under the names of their fields. If there is no record, serializes nulls.
+/// Serializes each count under the name of its field. If there is no record, each of these fields is null.
 fn use_or_nulls<S: serde::Serializer>(used: &Option<QueueUse>, serializer: S) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeMap as _;
     let mut map = serializer.serialize_map(Some(3))?;

@@ -17,7 +17,7 @@ const PARALLEL: usize = 16;
 /// Maximum number of attempts at a call that fails temporarily.
 pub(in super::super) const TRIES: u32 = 5;
 
-/// Pause before the next attempt.
+/// Pauses between attempts.
 const REST: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(3200));
 
 /// Waits before the next attempt. `tries`: number of attempts so far.
@@ -57,7 +57,7 @@ async fn settle_batch(
     answers
 }
 
-/// Extends leases to last `by` from now. Returns the ids of the messages with extended leases.
+/// Extends leases, so that they end `by` from now. Returns the ids of the messages whose leases were extended.
 pub(in super::super) async fn extend(
     queue: &Arc<dyn Queue>,
     leases: Vec<(String, LeaseHandle)>,

@@ -32,8 +32,8 @@ pub(super) fn outgoing(message: &Message, source: &Channel, extras: Extras) -> O
 }
 
 /// Returns the message's attributes, plus one with the id that the message had before its first move. Keeps the
-/// attributes that describe the dead-lettering. If the message has no attribute left for the id, the attribute with the
-/// number of attempts is dropped, because attempts for the copy are counted anew.
+/// attributes that describe the dead-lettering. If the message already has the maximum number of attributes, the one
+/// with the number of attempts is replaced, because attempts for the copy are counted anew.
 fn attributes(message: &Message) -> Attributes {
     let mut attributes = message.attributes.clone();
     if attributes.contains_key(ORIGINAL_ID_ATTRIBUTE) {

@@ -21,9 +21,9 @@ use hostler_types::message::{Message, Outgoing};
 /// Maximum wait of a receive call. Long enough for SQS to query all of its servers.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Number of messages, in addition to the number of held messages, that must be received in a row without a new one for
-/// the whole queue to count as inspected. A message is new unless this run received it earlier or it is late
-/// ([`Verdict::Late`]).
+/// Number of messages after which the whole queue counts as inspected, if they are received in a row and none of them
+/// is new. The number of held messages is added to it, because each of them may be received again. A message is new
+/// unless this run received it earlier or it is late ([`Verdict::Late`]).
 const STALE: usize = 100;
 
 /// Moves messages as `order` requests. If `stop` is cancelled, ends the run after the current batch. Passes each event

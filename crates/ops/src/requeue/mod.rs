@@ -56,9 +56,10 @@ pub struct MoveRequest {
     pub max: Option<u64>,
     /// Maximum rate at which messages are sent or, if there is no target, removed.
     pub rate: Option<Rate>,
-    /// Set to only inspect messages. Each inspection counts as a receive.
+    /// Set to only inspect messages. The service counts each inspected message as received once more.
     pub dry_run: bool,
-    /// Start time of the run. Set by our clock, then converted to the queue's clock. Ages are relative to this time.
+    /// Start time of the run. Ages are relative to this time. The caller sets it by our clock, and the run converts it
+    /// to the clock of the queue service.
     ///
     /// Messages that were sent to `from` after this time do not move. Neither do messages that this run has moved and
     /// that were then dead-lettered again. Otherwise, a message that fails immediately could circulate without end.

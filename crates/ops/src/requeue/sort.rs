@@ -75,9 +75,9 @@ impl Sorter {
         }
     }
 
-    /// Returns `true` if this run has already moved the message and the message was then dead-lettered again. Copies of
-    /// one message in several queues have the same original id. Therefore, a message with a known original id that was
-    /// sent before the run began is a different copy, which this run has not moved.
+    /// Returns `true` if this run has already moved the message and the message was then dead-lettered again. A known
+    /// id alone does not prove this, because copies of one message in several queues have the same original id.
+    /// Therefore, the message must also have been sent after the run began.
     fn came_back(&self, message: &Message) -> bool {
         let is_known = |id: &str| self.moved.contains(&self.hasher.hash_one(id));
         !self.moved.is_empty()
@@ -98,7 +98,7 @@ impl Sorter {
     }
 
     /// Splits a batch into waves of messages that may share a call. For an ordered queue, a wave has one message per
-    /// group, because the first of two messages could fail alone.
+    /// group. If two messages of a group shared a call, the first could fail while the second succeeds.
     pub(super) fn waves(&self, batch: Vec<Delivery>) -> Vec<Vec<Delivery>> {
         if !self.ordered {
             return vec![batch];
