@@ -25,8 +25,8 @@ impl<I: Copy + PartialEq> Admission<I> {
         self.paused || self.breaker.is_open()
     }
 
-    /// Returns the maximum number of messages that a new receive call may request. `promised`: number of slots reserved
-    /// for receive calls in progress.
+    /// Returns the maximum number of messages that a new receive call may request. `promised`: number of messages that
+    /// the receive calls in progress have requested.
     pub(super) fn room(&self, promised: usize) -> usize {
         if self.paused { 0 } else { self.breaker.room(promised) }
     }

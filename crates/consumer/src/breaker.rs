@@ -77,8 +77,8 @@ enum State<I> {
     Open {
         until: Instant,
     },
-    /// A single message, the probe, is being tried. Contains the delivery of the probe. `None`: the probe has not been
-    /// received yet.
+    /// A single message, the probe, may be received and tried. Contains the delivery of the probe, or `None` until the
+    /// probe is received.
     Probing(Option<I>),
 }
 
@@ -121,9 +121,9 @@ impl<I: Copy + PartialEq> Breaker<I> {
         }
     }
 
-    /// Returns the maximum number of messages that a new receive call may request. `promised`: number of slots reserved
-    /// for receive calls in progress. While the breaker is probing, the maximum is one until the probe is received, and
-    /// zero afterwards.
+    /// Returns the maximum number of messages that a new receive call may request. `promised`: number of messages that
+    /// the receive calls in progress have requested. While the breaker is probing, the maximum is one until the probe
+    /// is received, and zero afterwards.
     pub fn room(&self, promised: usize) -> usize {
         match self.state {
             State::Closed => usize::MAX,

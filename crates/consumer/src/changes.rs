@@ -11,13 +11,13 @@ use tokio::task::JoinHandle;
 use hostler_handler::{Handler, Pools};
 use hostler_types::State;
 
-/// Maximum number of pending state changes. A busy consumer changes its state thousands of times a second. If the hook falls
-/// behind, all pending changes are merged into one. The limit is high enough to report each state change separately while a
-/// consumer starts and handles its first message.
+/// Maximum number of pending state changes. A busy consumer changes its state thousands of times a second. If the hook
+/// is too slow and this number is reached, all pending changes are merged into one. The limit is high enough to report
+/// each state change separately while a consumer starts and handles its first message.
 const MOST: usize = 8;
 
-/// Queue of state changes for the hook. After this value is dropped, the hook still receives the pending changes, as
-/// long as the guests' runtime exists.
+/// Queue of state changes for the hook. Dropping this value does not discard the pending changes. The hook still
+/// receives them, as long as the runtime that runs guests exists.
 pub(super) struct Changes {
     waiting: Arc<Waiting>,
     telling: JoinHandle<()>,
@@ -74,8 +74,8 @@ impl Drop for Changes {
     }
 }
 
-/// Calls the hook on the guests' thread pools, and waits until it has ended. A hook that computes for a long time moves
-/// to the background pool, as a handler does.
+/// Runs the hook in the thread pools for guests, and waits until it has ended. Like a handler, a hook that computes for
+/// a long time moves to the background pool.
 async fn call(pools: &Pools, handler: Arc<dyn Handler>, from: State, to: State) {
     let (over, is_over) = oneshot::channel::<()>();
     pools.spawn(async move {

@@ -16,8 +16,8 @@ use super::in_flight::Stage;
 use super::policy::{Disposition, Policy};
 use hostler_handler::Outcome;
 
-/// Maximum size in bytes of a reply that is sent without holding a slot. The memory plan counts a reply of up to this
-/// size as part of its message.
+/// Maximum size in bytes of a reply that occupies no slot while it is being sent. The host's memory plan already
+/// includes a reply of this size for each message.
 const LARGE_REPLY: usize = 256 * 1024;
 
 /// Failure reason of a message that an operator cancelled.
@@ -222,8 +222,9 @@ impl Machine {
         }
     }
 
-    /// Returns `true` if the delivery holds a slot. A large reply outlives its sandbox, but the memory plan counts the
-    /// reply as part of the sandbox's memory. Therefore, the delivery holds its slot until the reply is sent.
+    /// Returns `true` if the delivery holds a slot. A large reply stays in memory until it is sent, although its
+    /// sandbox no longer exists. The host's memory plan counts such a reply as part of the sandbox. Therefore, the
+    /// delivery holds its slot until the reply is sent.
     pub fn holds_slot(&self) -> bool {
         let replies = self.large_reply && matches!(self.state, State::Replying(_));
         self.is_waiting() || self.is_running() || replies

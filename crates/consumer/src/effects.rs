@@ -64,8 +64,9 @@ pub(super) struct Effects {
     states: Option<Changes>,
 }
 
-/// Context of all effects, and the queue for their signals. All fields share one `Arc`, because guests on other CPUs
-/// change the reference count of every `Arc` for each message.
+/// Context of all effects, and the queue for their signals. Effects share one `Arc` of this struct instead of one `Arc`
+/// for each field. Every message changes the reference count of each `Arc` that it uses, and threads on several CPUs
+/// would contend for the counts.
 struct World {
     queue: Arc<dyn Queue>,
     handler: Arc<dyn Handler>,
@@ -97,8 +98,9 @@ impl Effects {
         }
     }
 
-    /// Starts a receive call. The call can wait for messages even if a pause has ended earlier calls. The task is never
-    /// cancelled, because the received messages are leased to this process.
+    /// Starts a receive call. If an earlier pause has cancelled `stop_polling`, first replaces the token, so that the
+    /// new call can wait for messages. The task of the call is never cancelled, because the received messages are
+    /// leased to this process.
     pub(super) fn receive(&mut self, request: Receive) {
         if self.stop_polling.is_cancelled() {
             self.stop_polling = CancellationToken::new();

@@ -34,8 +34,8 @@ impl Kind {
     }
 }
 
-/// Maximum duration of a poll, as part of the maximum time until an unsettled message is redelivered. Always the SQS
-/// limit of 20 s, even if this consumer polls for a shorter time, because messages may be rare.
+/// Time for one poll, which is part of the maximum time until an unsettled message is redelivered. Always the maximum
+/// poll of SQS (20 s), even if this consumer polls for a shorter time, because messages may be rare.
 const RARELY: Duration = Duration::from_secs(20);
 
 /// Consecutive failed calls of one kind.
@@ -47,9 +47,9 @@ pub struct Failing {
     pub last: Instant,
 }
 
-/// Failures of one consumer, by kind of call. The first successful call of a kind ends the failures of that kind. The
-/// failures of a kind also end if no call of that kind fails for the maximum time until an unsettled message is
-/// redelivered. After that time, no message is left whose call could fail.
+/// Failures of one consumer, by kind of call. The first successful call of a kind ends the failures of that kind. If no
+/// call of a kind fails for the maximum time until an unsettled message is redelivered, the failures of that kind also
+/// end, because no message is left whose call could fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Failures {
     patience: Duration,
@@ -77,9 +77,9 @@ impl Failures {
         self.kinds[kind as usize] = None;
     }
 
-    /// Returns the failures of the kind that has been failing for the longest time, from its first to its last failure.
-    /// Ignores kinds whose last failure is older than both `at_least` and the maximum time until an unsettled message
-    /// is redelivered.
+    /// Returns the first and the last failure of the kind whose failures span the longest time. Ignores a kind if its
+    /// last failure is too long ago: longer than `at_least`, and longer than the maximum time until an unsettled
+    /// message is redelivered.
     pub fn longest(&self, now: Instant, at_least: Duration) -> Option<Failing> {
         let lasts = self.patience.max(at_least);
         let lasting = self.kinds.iter().flatten().filter(|failing| now <= failing.last + lasts);

@@ -37,8 +37,8 @@ pub(super) struct InHand {
     pub(super) call: Arc<Call>,
     /// Receipt with which the message is settled. Taken by the settlement, so that a message is settled at most once.
     pub(super) receipt: Option<Receipt>,
-    /// Age of the message when it was received. For a message with a start time, at most the time since that start
-    /// time.
+    /// Time that the message waited in the queue until it was received. If the producer delayed the message until a
+    /// start time, the wait counts from the start time.
     pub(super) queue_delay: Duration,
     pub(super) late: bool,
     pub(super) started_at: Option<Instant>,

@@ -103,8 +103,8 @@ pub struct Spec {
     pub processing_timeout: Duration,
     /// Maximum age of a message when it is received. An older message counts as late.
     pub delay_tolerance: Duration,
-    /// Maximum time that a poll waits for a message. It is well below the health check's timeout. It is also below the
-    /// shutdown grace, because a shutdown may have to wait for a poll in progress.
+    /// Maximum time that a poll waits for a message. Must be well below the health check's timeout. Must also be below
+    /// the shutdown grace, because a shutdown may have to wait for a poll in progress.
     pub longest_poll: Duration,
     /// Maximum rate at which messages are received. `None`: unlimited.
     pub rate_limit: Option<Rate>,

@@ -59,15 +59,15 @@ enum Brought {
     Messages,
 }
 
-/// Reason why no receive call starts. The delay after an error and a wait for settlements count as [`Self::Free`],
-/// because they do not excuse a consumer that does not poll.
+/// Reason why no receive call starts. The health check expects the consumer to poll unless the reason is
+/// [`Self::Held`]. The delay after an error and a wait for settlements count as [`Self::Free`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
     /// No reason, or a receive call is in progress.
     Free,
     /// All slots are taken, but no handler is running. Either the processing-timeout hook is deciding, or messages are
-    /// waiting for the first message of their FIFO group. Both waits are bounded, so they do not excuse a consumer that
-    /// does not poll.
+    /// waiting for the first message of their FIFO group. Both waits are bounded, so the health check still expects a
+    /// poll.
     Taken,
     /// The consumer is not required to poll, because it is paused, the breaker is open, the rate limit is exhausted, or
     /// handlers are running in all slots.
@@ -89,11 +89,11 @@ pub(super) struct PollSchedule {
     /// Number of slots reserved for receive calls in progress.
     promised: usize,
     brought: Brought,
-    /// Number of consecutive failed receives.
+    /// Number of consecutive failed receive calls.
     failures: u32,
     rest_until: Option<Instant>,
-    /// Time since which a busy consumer has been waiting for more free slots, to request a full batch. At that time, a
-    /// receive call could have started with fewer messages.
+    /// Time at which a receive call could first have started. Since then, a busy consumer has been waiting for more
+    /// free slots, to request a full batch.
     gathering_since: Option<Instant>,
     started_at: Instant,
     /// Time of the first refused receive call. Used only until a receive call has succeeded.
@@ -273,8 +273,7 @@ impl PollSchedule {
         self.brought == Brought::Nothing
     }
 
-    /// Writes to the status the time of the last poll, whether the consumer is not required to poll, and the time of
-    /// the last change of the reason why no receive call starts.
+    /// Sets the fields of `status` that the health check uses to judge whether the consumer polls.
     pub(super) fn show(&self, status: &mut Status) {
         status.last_poll_at = self.last_poll_at;
         status.could_poll_since = self.could_poll_since;
@@ -344,7 +343,7 @@ mod tests {
             self.schedule.next(self.load, &self.admission, self.now)
         }
 
-        /// Returns the number of messages that the receive call that starts now requests, if any.
+        /// Returns the number of messages that the next receive call requests. `None`: no receive call starts now.
         fn asks(&mut self) -> Option<usize> {
             if let Next::Receive(request) = self.after(Duration::ZERO) { Some(request.max) } else { None }
         }

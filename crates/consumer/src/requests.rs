@@ -1,4 +1,5 @@
-//! Operator requests to one consumer. Requests arrive as signals, so they cost nothing while there are none.
+//! Operator requests to one consumer. Requests share the event loop's queue of signals, so the loop does no extra work
+//! while there are no requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

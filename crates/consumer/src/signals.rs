@@ -2,9 +2,9 @@
 //!
 //! Waking the thread of the event loop costs more than handling the end of a guest. Guests that start together also end
 //! shortly after one another. Therefore, a worker thread that has more guests to run delays the wake-up. The worker
-//! wakes the loop when it has no guest left to run, or when it checks its timers. This delays a signal by a few guests
-//! at most, each of which runs for at most one epoch tick. A channel would wake the loop as soon as the first guest
-//! ends.
+//! wakes the loop when it has no guest left to run, or when it checks its timers. A signal is therefore delayed only
+//! while a few other guests run, each for at most one epoch tick. A channel would instead wake the loop as soon as the
+//! first guest ends.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,9 +46,9 @@ impl<S> Signals<S> {
         tokio::task::yield_now().await;
     }
 
-    /// Waits for signals, and moves all of them into `into`, in the order of sending. `into` must be empty, and its
-    /// capacity is reused. `into` stays empty if an earlier call has already received the signals. Cancelling this call
-    /// loses no signal.
+    /// Waits for signals, and moves all of them into `into`, in the order of sending. `into` must be empty. Its
+    /// capacity is reused. If an earlier call has already taken the signals, this call may return without any.
+    /// Cancelling this call loses no signal.
     pub(super) async fn recv(&self, into: &mut VecDeque<S>) {
         self.came.notified().await;
         std::mem::swap(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner), into);

@@ -1,4 +1,5 @@
-//! Spared attempts: attempts that do not count for their messages, because a host limit ended them. No I/O.
+//! Spared attempts: attempts that ended because of a host limit, and therefore do not count toward the maximum number
+//! of attempts of their messages. No I/O.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -42,9 +43,9 @@ impl Spared {
         }
     }
 
-    /// Returns the number of an attempt without the spared attempts before it, and the number of preceding attempts in
-    /// a row that reached a host limit. A queue that can undo an attempt delivers the message again with the same
-    /// number. Therefore, only spared attempts with a lower number are subtracted.
+    /// Returns two numbers: the number of this attempt, not counting the spared attempts before it, and the number of
+    /// attempts in a row directly before it that reached a host limit. If the queue can undo an attempt, it delivers
+    /// the message again with the same number. Therefore, only spared attempts with a lower number are subtracted.
     pub(super) fn counted(&mut self, message_id: &str, attempt: u32) -> (u32, u32) {
         if self.messages.is_empty() {
             return (attempt, 0);

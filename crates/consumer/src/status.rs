@@ -19,8 +19,8 @@ pub struct Status {
     pub since: Instant,
     /// Time of the last successful receive call. `None`: no receive call has succeeded yet.
     pub last_poll_at: Option<Instant>,
-    /// Time of the last change of the reason why no receive call starts. The health check measures the wait for a poll
-    /// from this time. `None`: the reason has not changed yet.
+    /// Earliest time from which the health check measures the wait for a poll. This is the time at which the reason for
+    /// not polling last changed. `None`: the reason has not changed yet.
     pub could_poll_since: Option<Instant>,
     /// Set if the consumer is not required to poll, because guests are running in all slots, the rate limit is
     /// exhausted, the breaker is open, or the consumer is paused.
