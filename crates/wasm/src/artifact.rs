@@ -202,17 +202,17 @@ fn recognise_component(source: &Source, component: &Component) -> Result<Kind, L
     Err(LoadError::new(source, format!("it is a component that exports no handler (it exports {found})"), cure))
 }
 
-/// Returns `true` if `export` was probably meant to be `interface`: if it has the interface's name, in any version. If
-/// another project owns the interface's package, any export from that package counts, because drafts of the package
-/// rename interfaces.
+/// Returns `true` if `export` is probably another version or draft of `interface`. This is the case if both have the
+/// same name, in any version. If another project owns the interface's package, any export from that package also
+/// counts, because drafts of the package rename interfaces.
 fn is_another(export: &str, interface: &Interface) -> bool {
     let name = export.split('@').next().unwrap_or_default();
     let package = interface.package().filter(|_| *interface != contract::HANDLER);
     name == interface.name || package.is_some_and(|package| name.split('/').next() == Some(package))
 }
 
-/// Names of the module from which Go programs import their functions in a browser. Go before version 1.21 used the
-/// second name.
+/// Module names under which Go programs that are built for browsers import their host functions. Go before version 1.21
+/// used the second name.
 const GO_FOR_BROWSERS: [&str; 2] = ["gojs", "go"];
 
 fn recognise_module(source: &Source, module: &Module) -> Result<Kind, LoadError> {

@@ -22,9 +22,9 @@ use hostler_types::digest::{hex, sha256};
 /// Size in bytes from which a binary counts as large. Compiling a large binary may take a second or more.
 const LARGE: usize = 2 << 20;
 
-/// Format version of cache entries that contain code. Must be increased when the rewriting of binaries before
-/// compilation changes, or when the data that is stored with the code changes. In entries of version 1 and later, bulk
-/// memory operations are split into pieces. Entries of version 3 also contain the initial memory of the sandbox.
+/// Format version of cache entries that contain code. Must be increased if hostler changes how it rewrites binaries
+/// before compilation, or which data it stores with the code. In entries of version 1 and later, bulk memory operations
+/// are split into pieces. Entries of version 3 also contain the initial memory of the sandbox.
 const SHAPE: u32 = 3;
 
 /// Returns the native code for `wasm`, a handler in binary or text form. Uses the engine's cache, if it has one.
@@ -88,8 +88,8 @@ fn compile(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Built, Loa
     Ok(Built { code, memory })
 }
 
-/// Returns `true` if `binary`, which could not be loaded, is valid WASM. Precompiles it to find out, because
-/// precompiling does not check the limits of the sandbox pool.
+/// Returns `true` if `binary`, which could not be loaded, is nevertheless valid WASM. Tries to precompile the binary,
+/// because, unlike loading, precompiling does not check the limits of the sandbox pool.
 fn is_sound(engine: &wasmtime::Engine, binary: &[u8]) -> bool {
     if is_component(binary) {
         engine.precompile_component(binary).is_ok()

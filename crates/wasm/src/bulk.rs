@@ -214,8 +214,9 @@ impl Known {
         Ok(())
     }
 
-    /// Replaces each bulk memory operation in the code section with a call. Returns the new section, and the operations
-    /// for which functions must be added, in the order in which the functions must be added.
+    /// Replaces each bulk memory operation in the code section with a call to an added function. Returns the new
+    /// section, and the operations that need an added function. The caller must add the functions in the order of these
+    /// operations.
     fn replaced(&self, content: &[u8]) -> Result<(CodeSection, Vec<Bulk>)> {
         let (mut code, mut operations) = (CodeSection::new(), Vec::new());
         for body in SectionLimited::<FunctionBody<'_>>::new(reader(content))? {
@@ -335,15 +336,15 @@ mod tests {
         (func (export \"copy\") (param i32 i32 i32) (memory.copy (local.get 0) (local.get 1) (local.get 2)))
         (func (export \"both\") (memory.fill (i32.const 1) (i32.const 2) (i32.const 3)) (memory.copy (i32.const 1) (i32.const 2) (i32.const 3))))";
 
-    /// The functions of [`MODULE_TEXT`] on a memory with 64-bit addresses.
+    /// A module with `fill` and `copy` as in [`MODULE_TEXT`], but with 64-bit addresses in its memory.
     const LONG_TEXT: &str = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") i64 64)
         (func (export \"fill\") (param i32 i32 i32)
             (memory.fill (i64.extend_i32_u (local.get 0)) (local.get 1) (i64.extend_i32_u (local.get 2))))
         (func (export \"copy\") (param i32 i32 i32) (memory.copy
             (i64.extend_i32_u (local.get 0)) (i64.extend_i32_u (local.get 1)) (i64.extend_i32_u (local.get 2)))))";
 
-    /// A module whose functions fill or copy into a second memory with 64-bit addresses, and then copy all of it back
-    /// to the first memory.
+    /// A module with a second memory, which has 64-bit addresses. `fill` and `copy` change the second memory, and then
+    /// copy all of it to the first memory.
     const MIXED_TEXT: &str = "(module (import \"x\" \"y\" (func)) (memory (export \"memory\") 64) (memory i64 64)
         (func (export \"fill\") (param i32 i32 i32)
             (memory.fill 1 (i64.extend_i32_u (local.get 0)) (local.get 1) (i64.extend_i32_u (local.get 2))) (call 3))
@@ -351,7 +352,7 @@ mod tests {
             (memory.copy 1 0 (i64.extend_i32_u (local.get 0)) (local.get 1) (local.get 2)) (call 3))
         (func (memory.copy 0 1 (i32.const 0) (i64.const 0) (i32.const 4194304))))";
 
-    /// An instance of a module. `looks` counts the times that the engine checks whether the guest must stop.
+    /// An instance of a module. `looks` counts how often the engine has checked whether the guest must stop.
     struct Run {
         store: Store<()>,
         instance: Instance,
@@ -393,7 +394,8 @@ mod tests {
         [MODULE_TEXT, LONG_TEXT, MIXED_TEXT].iter().for_each(|text| compare(text));
     }
 
-    /// Makes the same calls on the original module and on the rewritten module. Compares their memories after each call.
+    /// Makes the same calls on the original module and on the rewritten module. Compares their memories after each
+    /// call.
     fn compare(text: &str) {
         let binary = wat::parse_str(text).unwrap();
         let (mut whole, mut pieces) = (run(&binary), run(&divided(&binary).unwrap()));

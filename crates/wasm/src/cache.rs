@@ -23,7 +23,7 @@ use hostler_types::digest::{hex, sha256};
 /// are removed until all entries fit.
 const LIMIT: u64 = 1 << 30;
 
-/// Prefixes of entry names. Files without one of these prefixes are left unchanged.
+/// Prefixes of entry names. Files in the folder whose names have none of these prefixes are never removed.
 const KINDS: [&str; 4] = ["code-", "etag-", "sha256-", TEMPORARY];
 
 /// Prefix of the names of entries that are still being written.

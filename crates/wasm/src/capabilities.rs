@@ -16,7 +16,8 @@ use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 
 /// Maximum number of random bytes that a guest may request at once. A guest cannot be stopped while the host generates
-/// the bytes. Generating the maximum number takes less than an epoch tick.
+/// the bytes. Generating the maximum number takes less than 10 ms, the interval at which running guests are
+/// interrupted.
 const RANDOM: usize = 1 << 20;
 
 /// Resources that the guests of a consumer may use. By default, they may use none.
@@ -28,8 +29,8 @@ pub struct Grants {
     pub dirs: Vec<Dir>,
     /// Origins that guests may send HTTP requests to, in the form that browsers use (`https://host:port`).
     pub http: Vec<String>,
-    /// Networks that guests may reach in addition to public networks, if the name of a granted origin resolves to an
-    /// address in them.
+    /// Networks that guests may reach although they are not public. A guest may connect to a granted origin if the
+    /// origin's name resolves to a public address or to an address in one of these networks.
     pub networks: Vec<IpNet>,
     /// Channels that guests may send to.
     pub send: Vec<Channel>,
@@ -86,8 +87,8 @@ impl Grants {
     }
 
     /// Returns a builder for a WASI context with these grants and the guest's standard streams. The context denies
-    /// sockets and name look-ups. The environment variables in `stdin` describe the message, and take precedence over
-    /// granted variables of the same name.
+    /// sockets and name look-ups. `stdin`: the message as input for a command. Its environment variables take
+    /// precedence over granted variables of the same name.
     ///
     /// # Errors
     /// A granted folder cannot be opened.

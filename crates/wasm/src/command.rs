@@ -134,7 +134,8 @@ impl Handler for RunHandler {
 }
 
 /// Converts an exit code to an outcome. The reason for the outcome is the end of standard error, where programs usually
-/// report failures. Ignores output before `mark`, which a hook wrote before the command started.
+/// report failures. `mark`: position in the output at which the command started. Earlier output is ignored, because a
+/// hook wrote it.
 fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
     if code == 0 {
         return if definition.reply_from_stdout {

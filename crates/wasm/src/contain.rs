@@ -7,7 +7,8 @@ use super::load_error::LoadError;
 use super::source::Source;
 use hostler_telemetry as telemetry;
 
-/// Runs `step`, which is a step in loading `source`. If it panics, returns the error for a file that cannot be used.
+/// Runs `step`, one of the steps in loading `source`. If `step` panics, returns the error for a file that cannot be
+/// used.
 pub(super) fn contain<T>(source: &Source, step: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
     // Unwind safety: after a panic, only the result of the step and the state of the engine could be inconsistent. The
     // result is dropped, and the engine protects its state with locks.

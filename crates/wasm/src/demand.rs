@@ -157,7 +157,7 @@ enum Item<'a> {
 /// Items by name: the exports of an instance, or the arguments with which a component is instantiated.
 type Exports<'a> = BTreeMap<&'a str, Item<'a>>;
 
-/// A component, and the scope of the enclosing component, to whose items it may refer.
+/// A component. It may refer to items of the enclosing component, whose scope is `outer`.
 struct Inner<'a> {
     binary: &'a [u8],
     outer: Option<Rc<Scope<'a>>>,

@@ -118,7 +118,7 @@ impl Engine {
         &self.inner
     }
 
-    /// Makes the epoch tick as long as the returned guard exists.
+    /// Advances the epoch at regular intervals as long as the returned guard exists.
     pub(super) fn running(&self) -> Running<'_> {
         self.ticker.running()
     }
@@ -218,7 +218,7 @@ impl Ticker {
         Ok(Self { running, thread: handle.thread().clone() })
     }
 
-    /// Makes the epoch tick as long as the returned guard exists.
+    /// Advances the epoch at regular intervals as long as the returned guard exists.
     pub(super) fn running(&self) -> Running<'_> {
         if self.running.fetch_add(1, Ordering::AcqRel) == 0 {
             self.thread.unpark();
@@ -234,7 +234,7 @@ impl Drop for Ticker {
     }
 }
 
-/// A guard for a running guest. The epoch ticks while any guard exists.
+/// A guard for a running guest. The epoch advances as long as any guard exists.
 pub(super) struct Running<'a>(&'a Ticker);
 
 impl Drop for Running<'_> {

@@ -106,9 +106,9 @@ impl Guest {
         }
     }
 
-    /// Returns the WASI context for a sandbox. If the context has folders or input from the message, it is created at
-    /// once. A missing folder then fails the message before the guest starts, and the borrowed input need not be
-    /// stored. Otherwise, the context is created when it is first used.
+    /// Returns the WASI context for a sandbox. Without granted folders and without input from the message, the context
+    /// is created only when it is first used. Otherwise, it is created at once. Then a missing folder fails the message
+    /// before the guest starts, and the sandbox need not store the input, which is only borrowed.
     fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, Outcome> {
         if self.definition.grants.dirs.is_empty() && stdin.env.is_empty() && stdin.body.is_empty() {
             let (definition, sink, limits) = (Arc::clone(&self.definition), sink.clone(), self.limits.clone());

@@ -35,7 +35,7 @@
 //! | `imports` | imports of components beyond WASI |
 //! | `stubs` | imports that the host does not implement |
 //! | `http/` | outgoing HTTP |
-//! | `preview1` | original WASI preview 1 functions, for their overrides |
+//! | `preview1` | the original WASI preview 1 functions, which overriding functions call |
 //! | `denial`, `denied/` | log lines for denied operations |
 //! | `output` | standard output and error |
 

@@ -14,7 +14,8 @@ use hostler_telemetry::metrics::ConsumerMetrics;
 /// Maximum number of elements in all tables of one sandbox. The pool reserves this number for each table.
 pub(super) const TABLE_ELEMENTS: usize = 100_000;
 
-/// Maximum number of elements in the passive segments of all instances in a sandbox. The engine uses 16 bytes per element.
+/// Maximum number of elements in the passive segments of all instances in a sandbox. The engine uses 16 bytes per
+/// element.
 pub(super) const PASSIVE_ELEMENTS: u64 = 32 * 1024;
 
 /// Maximum number of core instances in one sandbox. Components of dynamic languages have dozens of core instances.
@@ -34,8 +35,8 @@ pub(super) const GUEST_HANDLES: usize = 16 * 1024;
 /// small.
 const MAX_HANDLES: usize = 1_024;
 
-/// Maximum host memory per handle, in bytes. For the handle of an open file stream, wasmtime-wasi reads ahead up to
-/// this size. For the handle of an unsent request, half of this size is for headers.
+/// Maximum host memory per handle, in bytes. For an open file stream, wasmtime-wasi reads ahead up to this many bytes.
+/// For an unsent request, up to half of this memory is used for headers.
 pub(super) const HELD_PER_HANDLE: usize = 64 * 1024;
 
 const MIB: u64 = 1 << 20;
@@ -58,7 +59,8 @@ fn held(memory: u64) -> u64 {
     (memory / 2).max(4 * MIB)
 }
 
-/// The limits of one sandbox. Records the last refusal, because a guest that aborts after a refusal rarely reports it.
+/// The limits of one sandbox. Also records which resource was last refused to the guest, because a guest that aborts
+/// for lack of a resource rarely reports the cause.
 #[derive(Debug, Clone)]
 pub(super) struct Limits {
     /// Maximum total size of all linear memories of the sandbox, in bytes.
@@ -121,7 +123,8 @@ impl Limits {
         Self { files, peak, ..self }
     }
 
-    /// Returns the probable cause of a trap, which is the last refusal. `None`: nothing was refused.
+    /// Returns the probable cause of a trap: the resource that was last refused to the guest. `None`: nothing was
+    /// refused.
     pub(super) fn hint(&self) -> Option<String> {
         match self.refused? {
             Refused::Memory => {

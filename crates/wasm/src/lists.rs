@@ -16,7 +16,7 @@ use crate::sandbox::{ComponentWasi, Host, Sandbox};
 /// a hundred times the SQS limit on message attributes. Copying this many entries takes less than a millisecond.
 pub(crate) const MAX_ENTRIES: usize = 1_000;
 
-/// The interface and the function that are overridden here.
+/// The interface that contains [`FUNCTION`], the function that is overridden here.
 const POLL: &str = "wasi:io/poll@0.2.12";
 const FUNCTION: &str = "poll";
 
@@ -35,8 +35,8 @@ pub(crate) fn take<T: Lift + 'static>(
     list.iter(host.as_context_mut())?.collect::<wasmtime::Result<_>>().map(Ok)
 }
 
-/// Overrides the WASI function `poll` in the linker. A list may contain at most as many pollables as the guest may have
-/// handles.
+/// Overrides the WASI function `poll` in the linker. The override limits the number of pollables in a list to the
+/// maximum number of handles that the guest may have.
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     before(linker, POLL, &[FUNCTION], |poll| {
         poll.func_wrap_async(FUNCTION, |mut host: Host<'_>, (list,): (WasmList<Resource<DynPollable>>,)| {

@@ -1,7 +1,8 @@
 //! Access to the original functions of WASI preview 1, for the functions that override them.
 //!
-//! An override cannot call the function that wasmtime-wasi adds to the linker, because that function finds the guest's
-//! memory through its caller. The override calls the underlying function instead, which has the memory as a parameter.
+//! The functions that wasmtime-wasi adds to the linker find the guest's memory through the module that calls them. An
+//! override cannot call such a function, because the caller would be the host. The override therefore calls the
+//! underlying function, which has the memory as a parameter.
 
 use wasmtime::{AsContextMut as _, Caller, Extern, Memory};
 use wasmtime_wasi::p1::WasiP1Ctx;

@@ -22,8 +22,8 @@ pub(super) struct Sandbox<W> {
     pub(super) limits: Limits,
     /// The current call. The call changes when the instance is reused.
     pub(super) scope: Arc<Scope>,
-    /// The current message, to which a guest may reply by sending a message. `None`: the guest's contract does not
-    /// treat sent messages as replies.
+    /// The current message, if the guest can reply to it by sending a message. `None`: under the guest's contract, sent
+    /// messages are never replies.
     pub(super) answering: Option<Answering>,
 }
 
@@ -57,7 +57,7 @@ impl ComponentWasi {
         Self { ctx, table, http, http_hooks: Hooks::new(web, Arc::clone(scope)) }
     }
 
-    /// Returns the table of the guest's resources, and the bodies of the guest's requests.
+    /// Returns the table of the guest's resources, and the bodies of the guest's HTTP requests.
     pub(super) fn uploads(&mut self) -> (&mut ResourceTable, &mut Uploads) {
         (&mut self.table, &mut self.http_hooks.uploads)
     }

@@ -51,14 +51,14 @@ pub(super) fn export_names(component: &Component) -> Vec<String> {
 pub(super) struct Function {
     pub(super) interface: Interface,
     pub(super) name: &'static str,
-    /// Set if the interface must not have any other functions. This check and the types of the functions distinguish
-    /// drafts that have the same name and version.
+    /// Set if the interface must not have any other functions. Several drafts of an interface may have the same name
+    /// and version. This check and the types of the functions tell the drafts apart.
     pub(super) alone: bool,
 }
 
 impl Function {
     /// Finds the function and checks its type. Fails if the component does not export the function, or exports it with
-    /// another type. Without this check at load time, every message would fail.
+    /// another type. Without this check, such a component would load, but every message would fail.
     pub(super) fn required<P, R>(&self, guest: &Guest) -> Result<Export, LoadError>
     where
         P: ComponentNamedList + Lower,

@@ -16,7 +16,7 @@ use hostler_queue_telemetry::Replies;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Outgoing};
 
-/// The export that identifies a component that implements this contract.
+/// The interface whose export marks a component as a handler for this contract.
 pub(super) const HANDLER: Interface =
     Interface { name: "wasmcloud:messaging/handler", version: "0.2.0", wit: "wasmcloud:messaging@0.2.0" };
 
@@ -84,8 +84,9 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
     })
 }
 
-/// Returns the reply channel and the message to which the guest replies, if `subject` is the name of the reply channel.
-/// Counts the reply. `None`: `subject` is another channel, so the sent message is not a reply.
+/// Checks whether a message that the guest sends to `subject` is a reply. If `subject` is the name of the reply
+/// channel, counts the reply, and returns the reply channel and the message to which the guest replies. `None`:
+/// `subject` is another channel.
 fn answered(host: &mut Host<'_>, grants: &Grants, subject: &str) -> Option<(Channel, Answering)> {
     let channel = grants.reply_channel.as_ref().filter(|channel| channel.to_string() == subject)?;
     let answering = host.data_mut().answering.as_mut()?;

@@ -16,7 +16,7 @@ use crate::files;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 use hostler_handler::Limit;
 
-/// The WASI interfaces whose functions are overridden here.
+/// The WASI interface for file operations. Functions of this interface and of [`PREOPENS`] are overridden here.
 const TYPES: &str = "wasi:filesystem/types@0.2.12";
 const PREOPENS: &str = "wasi:filesystem/preopens@0.2.12";
 
@@ -51,8 +51,8 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool
     deny::<Name, Resource<ResolveAddressStream>>(linker, names, resolve, "a name look-up", failed)
 }
 
-/// Overrides `function` of `interface`, which creates a socket or resolves a name. The override logs that `what` was
-/// denied, and returns `error`.
+/// Overrides a WASI function that creates a socket or resolves a name: `function` in `interface`. The override logs
+/// that `what` was denied, and returns `error`.
 fn deny<P, T>(
     linker: &mut Linker<Sandbox<ComponentWasi>>,
     interface: &str,
@@ -73,9 +73,10 @@ where
     })
 }
 
-/// Overrides a WASI function that reads or changes a path. The macro has four arguments: the name of the function, the
-/// method that implements the function (with the parameters after the folder), the path to log, and `true` if the
-/// function writes.
+/// Overrides a WASI function that reads or changes a path. After the linker, the macro has four arguments: the name of
+/// the function; the method that implements it, with the parameters that follow the folder; the parameter that contains
+/// the path to log; and `true` if the function writes. Example:
+/// `asks!(types, "readlink-at", readlink_at(path: String), path, false)`.
 macro_rules! asks {
     ($types:ident, $name:literal, $method:ident($($parameter:ident: $type:ty),*), $path:ident, $writes:expr) => {
         $types.func_wrap_async(

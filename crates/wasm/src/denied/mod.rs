@@ -1,8 +1,8 @@
 //! Log lines for operations that WASI itself denies: access to files outside the granted folders, and sockets.
 //!
-//! If a path is outside every granted folder, the guest's WASI library rejects the path and the host is not called. If
-//! no folder is granted, hostler can therefore log only that the guest lists its folders. Many guests list their
-//! folders at the start without needing any folder, so hostler logs this only once per handler.
+//! If a path is outside every granted folder, the guest's WASI library rejects the path without calling the host. If no
+//! folder is granted, the only call that hostler can log is the guest's request for the list of granted folders. Many
+//! guests request this list at the start without needing any folder, so hostler logs the request only once per handler.
 
 mod component;
 mod preview1;
@@ -28,8 +28,8 @@ fn file(denials: &Denials, path: &str, writes: bool) {
     denials.tell(&format!("file {shown:?}"), cure);
 }
 
-/// Logs that a guest lists its folders although no folder is granted. Logs this only once per handler: each handler has
-/// its own `told`, which records that the line was logged.
+/// Logs that a guest requested the list of granted folders although there are none. Logs this only once per handler:
+/// each handler has its own `told`, which records that the line was logged.
 fn no_folders(told: &Once, denials: &Denials) {
     told.call_once(|| {
         let cure = "if it needs files, grant their folder in the consumer's allow.dirs";

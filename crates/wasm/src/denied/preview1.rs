@@ -15,8 +15,8 @@ use hostler_handler::Limit;
 /// The `errno` values with which WASI denies an operation.
 const DENIED: [i32; 3] = [Errno::Perm as i32, Errno::Rofs as i32, Errno::Notcapable as i32];
 
-/// The open flag `creat`, and the rights `fd_write` and `fd_allocate`, in WASI preview 1. Each of them shows that the
-/// guest requests write access.
+/// The open flag `creat` of WASI preview 1. This flag and the rights in [`WRITES`] (`fd_write` and `fd_allocate`) show
+/// that the guest requests write access.
 const CREATE: i32 = 1;
 const WRITES: i64 = 1 << 6 | 1 << 8;
 
@@ -24,7 +24,7 @@ const WRITES: i64 = 1 << 6 | 1 << 8;
 const MOST_SHOWN: usize = 4 * super::SHOWN;
 
 /// Overrides WASI functions in the linker. If folders are granted, overrides the functions that accept a path.
-/// Otherwise, overrides only the function that lists the folders.
+/// Otherwise, overrides only the function with which a guest requests the list of granted folders.
 pub(crate) fn add(linker: &mut Linker<Sandbox<WasiP1Ctx>>, has_folders: bool) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     if has_folders {
@@ -45,9 +45,9 @@ fn folders(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Overrides a WASI function. The macro's arguments after the linker are the name and the parameters of the function,
-/// the two parameters with the address and the length of the path to log, and `true` if the function writes. The
-/// signatures follow the specification (`wasi_snapshot_preview1.witx`).
+/// Overrides a WASI function. After the linker, the macro has three arguments: the name and the parameters of the
+/// function; the two parameters that contain the address and the length of the path to log; and `true` if the function
+/// writes. The signatures follow the specification (`wasi_snapshot_preview1.witx`).
 macro_rules! asks {
     ($linker:ident, $name:ident($($parameter:ident: $type:ty),*), ($path:ident, $length:ident), $writes:expr) => {
         $linker.func_wrap_async(WASI, stringify!($name), |mut host: Host<'_>, ($($parameter,)*): ($($type,)*)| {

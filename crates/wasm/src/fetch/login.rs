@@ -13,8 +13,8 @@ pub(super) struct Login {
     pub(super) password: String,
 }
 
-/// The authentication that a registry requires, from its response to an unauthenticated request (RFC 9110,
-/// WWW-Authenticate).
+/// The authentication that a registry requires. The registry states it in its response to an unauthenticated request
+/// (RFC 9110, WWW-Authenticate).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Challenge {
     /// The registry requires a user name and a password in each request.

@@ -10,8 +10,8 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// Media types of layers that contain handlers: the CNCF's type for WASM in OCI artifacts, its predecessor, and hostler's
-/// own type for `.cwasm`.
+/// Media types of layers that contain handlers: the CNCF's type for WASM in OCI artifacts, its predecessor, and
+/// hostler's own type for `.cwasm`.
 const HANDLERS: [&str; 3] =
     ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm", "application/vnd.hostler.cwasm"];
 
@@ -94,8 +94,8 @@ pub fn read(bytes: &[u8]) -> Result<Leads, Fault> {
     layer.part().map(Leads::ToLayer)
 }
 
-/// Returns the only descriptor for which `fits` returns `true`. If it returns `true` for none, returns the only
-/// descriptor in the list. `None`: the list is empty, or more than one descriptor could be meant.
+/// Returns the only descriptor that `fits` accepts. If `fits` accepts none and the list has exactly one descriptor,
+/// returns that descriptor. `None`: the list is empty, or more than one descriptor could be meant.
 fn only(all: &[Descriptor], fits: impl FnMut(&&Descriptor) -> bool) -> Option<&Descriptor> {
     let fitting: Vec<_> = all.iter().filter(fits).collect();
     match (fitting.as_slice(), all) {

@@ -22,13 +22,13 @@ use hostler_types::error_chain::with_causes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Maximum time during which a connection may deliver no data.
+/// Maximum time to wait for the next data on a connection.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// Maximum size of a manifest or a token in bytes. The specification requires registries to accept manifests of 4 MiB.
 const MAX_MANIFEST: u64 = 4 * 1024 * 1024;
 
-/// Maximum number of bytes of an error response to read when looking for the reason.
+/// Maximum number of bytes to read from an error response, to find the reason for the error.
 const MAX_REASON: u64 = 16 * 1024;
 
 /// Maximum number of manifests to fetch for an artifact: an index, and the manifest that the index refers to.

@@ -33,8 +33,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Sends the request and waits for the head of the response. The body of the response holds `permit` until the body
-    /// is dropped.
+    /// Sends the request and waits for the head of the response. `permit` counts the request as open. The body of the
+    /// response keeps `permit` until the body is dropped.
     pub(super) async fn run(
         self,
         request: http::Request<WasiBody>,

@@ -1,8 +1,8 @@
 //! Copies the header fields of a response into separate memory, up to a maximum size.
 //!
-//! The values of the client's fields are slices of the client's read buffer, which may be as large as 400 KiB. Without
-//! a copy, the entire buffer would stay in memory as long as the guest keeps the fields. The copy fits in the memory
-//! that the host allows for each handle in the guest's table.
+//! In a response from the HTTP client, the values of the fields are slices of the client's read buffer, which may be as
+//! large as 400 KiB. Without a copy, the entire buffer would stay in memory as long as the guest keeps the fields. The
+//! copy fits in the memory that the host allows for each handle in the guest's table.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};

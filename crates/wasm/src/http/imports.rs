@@ -1,6 +1,6 @@
-//! Adds `wasi:http` to the linker, with limits on the strings and lists that the host copies from a guest. Deletes the
-//! options of a request from the guest's table when the request is sent. Marks the body of a request as complete only
-//! if the guest finished it.
+//! Adds `wasi:http` to the linker, with three changes. The strings and lists that the host copies from a guest are
+//! limited. The resource with the options of a request is deleted from the guest's table when the request is sent. The
+//! body of a request counts as complete only if the guest finished it.
 
 use wasmtime::component::{Linker, LinkerInstance, Resource, WasmList};
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
@@ -16,7 +16,7 @@ use crate::expected::before;
 use crate::lists::{self, MAX_ENTRIES};
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
 
-/// The interface with the setters of requests.
+/// The interface that contains the functions for creating a request, its header fields and its body.
 const TYPES: &str = "wasi:http/types@0.2.12";
 
 /// The interface that sends requests.
@@ -34,7 +34,7 @@ const FUNCTIONS: [&str; 8] = [
     "[static]outgoing-body.finish",
 ];
 
-/// Maximum length in bytes of a path, including its query: the maximum that servers accept by default.
+/// Maximum length in bytes of a path, including its query. By default, servers refuse longer ones.
 const MAX_PATH: usize = 16 * 1024;
 
 /// Maximum length in bytes of a host, including its port (RFC 1035 allows 253 for a name).

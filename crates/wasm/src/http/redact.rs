@@ -8,8 +8,8 @@ const MAX: usize = 1024;
 /// Replacement for a secret (OpenTelemetry semantic conventions for HTTP, `url.full`).
 const REDACTED: &str = "REDACTED";
 
-/// Substrings that mark a query parameter as secret if its name contains them. They cover all parameters that the
-/// semantic conventions list (AWS, Azure and Google signatures).
+/// Parts of the names of secret query parameters. A parameter counts as secret if its name contains any of these
+/// strings. They cover all parameters that the semantic conventions list (AWS, Azure and Google signatures).
 const SECRETS: [&str; 12] =
     ["sig", "token", "key", "secret", "passw", "pwd", "auth", "cred", "session", "code", "jwt", "otp"];
 

@@ -17,8 +17,8 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-/// The request bodies of one sandbox, by the guest's handles. A value becomes `true` when the guest has finished the
-/// body.
+/// Maps each request body of one sandbox, by the guest's handle, to a flag. The flag becomes `true` when the guest has
+/// finished the body.
 ///
 /// An entry remains until the guest's table reuses the handle for another body, so there are never more entries than
 /// handles.
@@ -34,8 +34,8 @@ impl Uploads {
         Upload { body, finished, left: length(headers), held: None }.boxed_unsync()
     }
 
-    /// Marks a body as finished. If `finished` is `false`, removes the mark. A body must be marked before the client
-    /// can read its end. If finishing the body then fails, the mark must be removed.
+    /// Marks a body as finished. If `finished` is `false`, removes the mark. The caller must mark the body before the
+    /// HTTP client can read the end of the body. If finishing the body then fails, the caller must remove the mark.
     pub(super) fn finish(&self, handle: u32, finished: bool) {
         if let Some(mark) = self.0.get(&handle) {
             mark.store(finished, Ordering::Release);
@@ -49,7 +49,7 @@ fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// A body that completes only if its guest finished the body.
+/// A body that completes only if the guest finished it.
 struct Upload {
     body: WasiBody,
     finished: Arc<AtomicBool>,

@@ -18,8 +18,8 @@ use hostler_handler::Limit;
 /// The WASI interface whose functions are overridden here.
 const TYPES: &str = "wasi:filesystem/types@0.2.12";
 
-/// Names of the functions that open and read a listing. [`add`] overrides these functions and the resource type of a
-/// listing.
+/// Name of the function that opens a listing. [`add`] overrides this function, the function [`NEXT`], which reads the
+/// listing, and the resource type of a listing.
 const READ: &str = "[method]descriptor.read-directory";
 const NEXT: &str = "[method]directory-entry-stream.read-directory-entry";
 

@@ -33,7 +33,7 @@ struct Entry {
     next: u64,
 }
 
-/// Opens an open folder again, so that the new descriptor has its own position in the listing.
+/// Opens a second descriptor of an open folder. The new descriptor has its own position in the listing.
 fn open(folder: &File) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(folder, ".", flags, Mode::empty())?)

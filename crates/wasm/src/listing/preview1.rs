@@ -97,8 +97,8 @@ fn reopen(folders: &[Arc<File>], serial: u64, position: u64) -> io::Result<Owned
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Returns the serial number of a file. The number is computed as in wasmtime-wasi (`metadata_hash`), so a directory
-/// entry has the same number as the metadata of the file.
+/// Returns the serial number of a file (`inode` in preview 1), which identifies the file. The number is computed as in
+/// wasmtime-wasi (`metadata_hash`), so a directory entry has the same number as the metadata of the file.
 fn serial_of(device: u64, inode: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (device, inode).hash(&mut hasher);

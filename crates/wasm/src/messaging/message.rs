@@ -26,7 +26,8 @@ pub(super) struct Message {
     topic: Option<String>,
     data: Data,
     attributes: BTreeMap<String, String>,
-    /// Placeholders in the handle table, one for each [`HELD_PER_HANDLE`] bytes of the message. See [`weigh`].
+    /// Placeholders that make a large message count as several handles: one placeholder in the handle table for each
+    /// [`HELD_PER_HANDLE`] bytes of the message. See [`weigh`].
     ballast: Vec<Resource<Ballast>>,
 }
 
@@ -144,8 +145,8 @@ fn is_content_type(name: &str) -> bool {
     name.eq_ignore_ascii_case(CONTENT_TYPE)
 }
 
-/// Counts the bytes of a message against the limit on the guest's handles. For each [`HELD_PER_HANDLE`] bytes, which is
-/// as much as the handle of a stream may use, the message takes up one more entry of the handle table.
+/// Limits the memory of messages by the maximum number of the guest's handles. Adds or removes placeholders in the
+/// handle table until there is one for each [`HELD_PER_HANDLE`] bytes of the message. Fails if the table is full.
 fn weigh(table: &mut ResourceTable, message: &mut Message) -> wasmtime::Result<()> {
     let places = message.weight() / HELD_PER_HANDLE;
     while message.ballast.len() < places {

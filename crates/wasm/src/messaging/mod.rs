@@ -21,7 +21,7 @@ use hostler_handler::{Call, Outcome};
 use hostler_types::message::Outgoing;
 use message::Message;
 
-/// The export that identifies a component that implements this contract.
+/// The interface whose export marks a component as a handler for this contract.
 pub(super) const HANDLER: Interface = Interface {
     name: "wasi:messaging/incoming-handler",
     version: VERSION,
