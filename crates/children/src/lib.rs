@@ -1,5 +1,5 @@
-//! Reaping of child processes: the children that this process waits for and, if it is PID 1, the orphaned processes of
-//! its container.
+//! Reaping of child processes: reads the exit status of dead children, so that none remains a zombie. If this process
+//! is PID 1, the orphaned processes of its container also become its children.
 //!
 //! An exit status can be read only once. For a profile with `credential_process`, the AWS SDK runs a program and waits
 //! for it by its process id. If this crate reaped the program during that wait, the program's status would be lost, and
