@@ -1,5 +1,5 @@
-//! Types that all parts of hostler share: messages, channels, rates, states, times and texts. This crate depends on no
-//! other crate of hostler, performs no I/O, and requires no runtime.
+//! Types that all parts of hostler share, for example messages, channels, rates, states and times. This crate depends
+//! on no other crate of hostler, performs no I/O, and requires no runtime.
 
 mod backoff;
 pub mod channel;

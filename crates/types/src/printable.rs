@@ -1,9 +1,10 @@
-//! Escapes the characters of foreign text that a terminal would interpret. For output that may be shown on a terminal.
+//! Makes text from outside hostler safe for output on a terminal: escapes the characters that a terminal would
+//! interpret.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Displays a text. Escapes characters that a terminal interprets, except line ends and tabs.
+/// Displays a string. Escapes characters that a terminal interprets, except line ends and tabs.
 #[derive(Debug, Clone, Copy)]
 pub struct Printable<'a>(pub &'a str);
 
@@ -23,7 +24,7 @@ impl<W: Write> Write for Escaping<W> {
     }
 }
 
-/// Returns the text on one line. Escapes only the characters that a terminal interprets ([`acts`]), including line ends
+/// Returns `text` on one line. Escapes only the characters that a terminal interprets ([`acts`]), including line ends
 /// and tabs. Does not escape quotes and backslashes.
 pub fn on_one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
@@ -32,8 +33,8 @@ pub fn on_one_line(text: &str) -> String {
     line
 }
 
-/// Replaces the characters that a terminal interprets in a JSON text with JSON escapes. The resulting text contains the
-/// same JSON document.
+/// Takes a JSON document, and replaces the characters that a terminal would interpret with JSON escapes. The meaning of
+/// the document does not change.
 pub fn in_json(text: &str) -> Cow<'_, str> {
     // Unescaped line ends and tabs occur only between the values of a JSON text. Other ASCII control characters must be
     // escaped in JSON.
@@ -53,8 +54,8 @@ pub fn in_json(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Shortens a text that is longer than `most` bytes: returns at most the first `most` bytes, followed by a note with
-/// the full length. Returns any other text unchanged.
+/// Shortens a string that is longer than `most` bytes: returns at most the first `most` bytes, followed by a note with
+/// the full length. Returns any other string unchanged.
 pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return Cow::Borrowed(text);

@@ -57,7 +57,7 @@ impl fmt::Display for Channel {
     }
 }
 
-/// The error for a text that is not a valid channel name.
+/// The error for a string that is not a valid channel name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a valid channel name: write `<queue>` or `<exchange>.<queue>`, each 1 to {MAX_NAME} of A-Z a-z 0-9 _ -"

@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Name of the attribute on a message that contains a pointer. The value is the size of the body in bytes
-/// (payload-offloading-java-common).
+/// Name of the attribute that marks a message whose body is only a pointer. The value is the size in bytes of the body
+/// in S3 (payload-offloading-java-common).
 pub const SIZE_ATTRIBUTE: &str = "ExtendedPayloadSize";
 /// Older name of [`SIZE_ATTRIBUTE`]. Clients before 2021 used this name. The Java client still uses this name by
 /// default.

@@ -76,7 +76,7 @@ impl AttributeValue {
 
     /// Returns the size in bytes that counts against size limits. The size includes a data type that the producer
     /// chose. The size does not include the default data types `String` and `Binary`, because not all queues have data
-    /// types. A driver with data types adds their size itself.
+    /// types. The driver of a queue with data types adds their size itself.
     pub fn len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -102,7 +102,7 @@ pub struct Message {
     pub attributes: Attributes,
     /// Time at which the queue accepted the message from the producer.
     pub enqueued_at: SystemTime,
-    /// FIFO group of the message. On a standard queue, the tenant for fair queues.
+    /// FIFO group of the message. On a standard SQS queue, the group identifies a tenant instead (fair queues).
     pub group: Option<String>,
     /// Routing key that the producer published the message with.
     pub routing_key: Option<String>,
@@ -128,7 +128,8 @@ impl Message {
         }
     }
 
-    /// Returns the media type from the attribute [`CONTENT_TYPE`]. The attribute's name is matched without regard to case.
+    /// Returns the media type from the attribute [`CONTENT_TYPE`]. The attribute's name is matched without regard to
+    /// case.
     pub fn content_type(&self) -> Option<&str> {
         self.attributes
             .iter()
@@ -155,13 +156,14 @@ pub struct Outgoing {
     pub delay: Duration,
     /// FIFO group. An ordered channel assigns messages without a group to a common group.
     pub group: Option<String>,
-    /// Deduplication key. A second message with the same key within 5 minutes is accepted and dropped.
+    /// Deduplication key. If a message with the same key was accepted less than 5 minutes ago, the queue accepts this
+    /// message too, but drops it.
     pub dedupe: Option<String>,
     /// Location of a body that is already stored in S3. If set, the message is sent with the location, and `body` is
     /// ignored.
     pub claim: Option<Arc<Claim>>,
-    /// Trace context of the send. The driver adds the context to the attributes if there is room and the attributes
-    /// contain no other context.
+    /// Trace context in which the message is sent. If the attributes contain no trace context and have room for one,
+    /// the driver adds this context to them.
     pub trace: Option<Arc<TraceContext>>,
 }
 
@@ -174,8 +176,8 @@ impl Outgoing {
     }
 
     /// Adds the trace context to the attributes. Adds nothing if the attributes already contain a context, or if there
-    /// are `most` attributes or more. Drivers call this function after all checks, because a trace context must never
-    /// prevent a send.
+    /// are `most` attributes or more. Drivers call this function after all checks, because no message may be refused
+    /// only because of its trace context.
     pub fn carry_trace(&mut self, most: usize) {
         if let Some(trace) = self.trace.take() {
             trace.add_within(&mut self.attributes, most);
@@ -203,7 +205,7 @@ impl Outgoing {
     }
 }
 
-/// The reason why a message cannot be sent as the producer created the message.
+/// The reason why a message is not valid and therefore cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// The body and the attributes together exceed the queue's size limit.

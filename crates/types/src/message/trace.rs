@@ -40,9 +40,10 @@ impl TraceContext {
         Self::remote(trace, span, flags, state.unwrap_or(TraceState::NONE))
     }
 
-    /// Parses the header of AWS X-Ray, `Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1` (AWS
-    /// X-Ray developer guide, tracing header). `None`: the root or the parent is missing or not valid. A trace is sampled
-    /// only if the header contains `Sampled=1`.
+    /// Parses the header of AWS X-Ray, for example
+    /// `Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1` (AWS X-Ray developer guide, tracing
+    /// header). `None`: the root or the parent is missing or not valid. A trace is sampled only if the header contains
+    /// `Sampled=1`.
     pub fn from_xray(header: &str) -> Option<Self> {
         let field = |name: &str| {
             let mut fields = header.split(';').filter_map(|field| field.trim().split_once('='));
@@ -106,7 +107,7 @@ impl TraceContext {
         self.add_within(attributes, MAX_ATTRIBUTES);
     }
 
-    /// Adds the context like [`Self::add_to`]. There is room as long as there are fewer than `most` attributes.
+    /// Adds the context like [`Self::add_to`], but allows at most `most` attributes in total.
     pub fn add_within(&self, attributes: &mut Attributes, most: usize) {
         if is_carried_by(attributes) {
             return;
@@ -156,8 +157,8 @@ fn hexadecimal(text: &str, length: usize) -> Option<u128> {
     fits.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// Returns `true` if the text is printable ASCII and not longer than [`MAX_TRACESTATE`]. Does not check the members of
-/// the list.
+/// Returns `true` if the text consists of 1 to [`MAX_TRACESTATE`] printable ASCII characters. Does not check the
+/// entries that a `tracestate` lists.
 fn is_tracestate(text: &str) -> bool {
     (1..=MAX_TRACESTATE).contains(&text.len()) && text.bytes().all(|byte| (0x20..=0x7e).contains(&byte))
 }
