@@ -29,7 +29,7 @@ macro_rules! choice {
 }
 
 choice! {
-    /// ECS scale-in protection while messages are in flight.
+    /// Protection of the ECS task from scale-in while messages are in flight.
     TaskProtection {
         /// Enabled if the ECS agent responds.
         Auto = "auto",
@@ -39,7 +39,8 @@ choice! {
 }
 
 choice! {
-    /// Limits that the process sets for itself, in addition to the sandbox of each guest.
+    /// Use of hardening: limits that the process sets for itself by Landlock and seccomp, independently of the
+    /// sandboxes of guests.
     HardeningMode {
         /// Imposes the limits that the kernel supports.
         Auto = "auto",
@@ -51,7 +52,7 @@ choice! {
 }
 
 choice! {
-    /// Queue service of the messages.
+    /// Queue service that stores the messages.
     Driver {
         /// SQLite in one file, for one machine.
         Embedded = "embedded",

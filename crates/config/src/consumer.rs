@@ -17,29 +17,30 @@ use hostler_types::channel::{Channel, Filter};
 /// Settings of one consumer, `[consumers.NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Consumer {
-    /// Name: 1 to 71 of `A-Z a-z 0-9 _ -`.
+    /// Name: 1 to 71 characters from `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// Channel from which the consumer receives. Its queue differs from those of all other consumers in the
-    /// configuration.
+    /// Channel from which the consumer receives. Two consumers in the configuration must not have the same queue.
     pub channel: Channel,
     /// Set for a FIFO queue. Messages of one group are processed in order, one at a time.
     pub ordered: bool,
-    /// Deduplication scope and throughput limit of a FIFO queue. `true`: per message group. `false`: per queue. `None`:
-    /// hostler does not change these settings of the queue. `true` requires `ordered`.
+    /// Scope of the deduplication and of the throughput limit of a FIFO queue. `true`: they apply to each message group
+    /// separately; `ordered` must be set. `false`: they apply to the whole queue. `None`: hostler leaves these settings
+    /// of the queue unchanged.
     pub high_throughput: Option<bool>,
     /// WASM handler.
     pub handler: HandlerRef,
     /// Component with lifecycle hooks in addition to the handler.
     pub hooks: Option<HandlerRef>,
-    /// SHA-256 of the handler.
+    /// Expected SHA-256 of the handler. A handler with another hash is refused. `None`: the hash is not checked.
     pub sha256: Option<[u8; 32]>,
-    /// SHA-256 of the component in `hooks`.
+    /// Expected SHA-256 of the component in `hooks`. `None`: the hash is not checked.
     pub hooks_sha256: Option<[u8; 32]>,
-    /// Maximum number of messages processed at the same time: 1 to 1024. `None`: as many as the memory allows.
+    /// Maximum number of messages processed at the same time: 1 to 1024. `None`: 16, or fewer if the memory is too
+    /// small.
     pub concurrency: Option<usize>,
     /// Visibility timeout: 1 s to 12 h (SQS limit).
     pub lease: Duration,
-    /// Maximum run time of a handler: 1 s to 12 h. On SQS, at most 12 h less `lease`.
+    /// Maximum run time of a handler: 1 s to 12 h. On SQS, the sum of this time and `lease` must not exceed 12 h.
     pub processing_timeout: Duration,
     /// Maximum age of a message at the start of its handler: 1 s to 14 d (maximum retention of SQS). An older message
     /// counts as late.
@@ -47,20 +48,20 @@ pub struct Consumer {
     /// Maximum delay of messages that are sent to the consumer: at most 13 d, one day less than the maximum retention
     /// of SQS.
     pub longest_delay: Duration,
-    /// Treatment of a message that exceeds the processing timeout. Not [`OnProcessingTimeout::DeadLetter`] if the
-    /// consumer has no dead-letter queue.
+    /// Treatment of a message that exceeds the processing timeout. Must not be [`OnProcessingTimeout::DeadLetter`] if
+    /// the consumer has no dead-letter queue.
     pub on_processing_timeout: OnProcessingTimeout,
-    /// Maximum time for the consumer to be in one state, or to make no poll. After this time, the health check fails.
-    /// Longer than `processing_timeout`.
+    /// Maximum time that the consumer may spend in one state, or may go without a poll. If the consumer exceeds this
+    /// time, the health check fails. Must be longer than `processing_timeout`.
     pub healthcheck_timeout: Duration,
-    /// Maximum rate of message starts. `None`: unlimited.
+    /// Maximum number of messages to start per period, in this process. `None`: unlimited.
     pub rate_limit: Option<Rate>,
     /// Maximum number of messages that one sandbox processes before it is replaced. At least 1.
     pub messages_per_instance: u32,
     /// Part of a WASI command's output to send as the reply.
     pub reply: Reply,
-    /// Destination of replies. `None`: a reply counts as an ack. The destination is never the consumer's own queue. It
-    /// may be the consumer's own exchange only if a filter is set.
+    /// Destination of replies. `None`: a reply counts as an ack. Must not be the consumer's own queue. May be the
+    /// consumer's own exchange only if a filter is set. Otherwise, the consumer would receive its own replies.
     pub reply_channel: Option<Channel>,
     /// Enables the dead-letter queue.
     pub dead_letter: bool,
@@ -81,24 +82,25 @@ pub struct Consumer {
 /// `[consumers.NAME.retry]`: the escalation of failed attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// Number of first attempts. If one of them fails, the message is released for `requeue_delay`. 0 to 100.
+    /// Number of failed attempts, counted from the first, after which the message is released with the fixed delay
+    /// `requeue_delay`: 0 to 100.
     pub requeues: u32,
-    /// Delay after each of the first `requeues` failed attempts: at most 12 h (SQS limit for hiding a message).
+    /// Fixed delay after each of the first `requeues` failed attempts: at most 12 h (SQS limit for hiding a message).
     pub requeue_delay: Duration,
-    /// Number of further attempts. If one of them fails, the message is released for an increasing delay. 0 to 100. If the
-    /// next attempt fails too, the message is dead-lettered.
+    /// Number of failed attempts, counted after the first `requeues` ones, after which the message is released with an
+    /// increasing delay: 0 to 100. If the next attempt fails too, the message is dead-lettered.
     pub delays: u32,
-    /// First of the increasing delays, before jitter. Each further delay is twice the previous one. At most
-    /// `max_delay`.
+    /// First of the increasing delays, before jitter: at most `max_delay`. Each further delay is twice the previous
+    /// one, up to `max_delay`.
     pub delay: Duration,
-    /// Maximum of the increasing delays: at most 12 h.
+    /// Upper limit of the increasing delays: at most 12 h.
     pub max_delay: Duration,
 }
 
 /// `[consumers.NAME.breaker]`: conditions under which receiving pauses because too many messages fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
-    /// Maximum share of failed messages. Above this share, receiving pauses.
+    /// Share of failed messages above which receiving pauses.
     pub failures: Share,
     /// Period in which failed and other messages are counted: 1 s to 1 h.
     pub over: Duration,
@@ -113,11 +115,12 @@ pub struct Breaker {
 pub struct Allow {
     /// Origins to which the guest may send HTTP requests: `http(s)://host[:port]` in lower case, without a default port.
     pub http: Vec<String>,
-    /// Private networks to whose addresses the host names of the origins in `http` may resolve.
+    /// Private networks that the guest may reach under the host names in `http`. All other host names in `http` must
+    /// resolve to public addresses.
     pub networks: Vec<IpNet>,
     /// Environment variables of the guest. The values may be secrets, so `Debug` omits them.
     pub env: BTreeMap<String, String>,
-    /// Folders, each with a different guest path.
+    /// Folders to which the guest has access. Each folder must have a different guest path.
     pub dirs: Vec<DirGrant>,
     /// Channels to which the guest may send.
     pub send: Vec<Channel>,
@@ -148,7 +151,7 @@ pub struct Limits {
 pub struct Tags {
     /// Owner of the queues: at most 256 characters (AWS limit for a tag).
     pub owner: Option<String>,
-    /// Flags alarms as critical.
+    /// Marks the alarms on the consumer's queues as critical.
     pub critical: bool,
     /// Minimum number of messages in the queue for an alarm. `None`: `alarms.threshold`.
     pub alarm_threshold: Option<u64>,

@@ -13,7 +13,8 @@ use super::source::Source;
 use super::units::duration_text;
 use hostler_types::channel::{Channel, MAX_NAME};
 
-/// Maximum `longest_delay` of an ordered consumer on SQS: the key's default, which configures nothing.
+/// Maximum `longest_delay` of an ordered consumer on SQS. Equals the default of the key, so a consumer without
+/// `longest_delay` passes the check.
 const SHORT_DELAY: Duration = Duration::from_secs(15 * 60);
 
 /// Adds the faults between keys of `settings` to `problems`. Skips values that are faulty by themselves.
@@ -48,12 +49,12 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     }
 }
 
-/// Returns a problem for a fault of `key` in combination with another key.
+/// Creates a problem for `key`. `fault`: description of the conflict with another key. `cure`: fix.
 fn problem(at: &Section<'_>, key: &str, fault: String, cure: String) -> Problem {
     Problem { key: at.path(key), place: at.place(key), fault, cure, about: None }
 }
 
-/// Formats another key, with its value and its place, for the text of a fault.
+/// Formats another key, with its value and its place, for the description of a fault.
 fn beside(at: &Section<'_>, key: &str, value: &str) -> String {
     format!("{} = {value} ({})", at.path(key), at.place(key))
 }
@@ -152,8 +153,8 @@ fn delays(at: &Section<'_>) -> Option<Problem> {
     })
 }
 
-/// Checks that an ordered queue on SQS has no long delays. hostler refuses a delayed message to a FIFO queue, because it
-/// would hold up its group.
+/// Checks that an ordered queue on SQS has no long delays. hostler refuses to send a delayed message to a FIFO queue,
+/// because the message would block its group.
 fn waits(at: &Section<'_>) -> Option<Problem> {
     let (longest, ordered): (Duration, bool) = (at.get("longest_delay")?, at.get("ordered")?);
     (ordered && longest > SHORT_DELAY).then(|| {

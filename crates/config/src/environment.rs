@@ -18,7 +18,8 @@ const SEPARATOR: &str = "__";
 /// Environment variables with names that start with `HOSTLER_`, in any case.
 #[derive(Default)]
 pub(super) struct Variables {
-    /// Names and values. A value may not be UTF-8, because it is stored as the operating system provides it.
+    /// Names and values of the variables. A value is stored as the operating system provides it, so it is not
+    /// necessarily valid UTF-8.
     ours: Vec<(String, OsString)>,
     warnings: Vec<Warning>,
 }
@@ -176,9 +177,9 @@ impl Environment {
 
 /// A variable that sets no known key.
 struct Unknown {
-    /// Names before the first unknown name.
+    /// Names before the first unknown name. For example, `queue` if the variable is `HOSTLER_QUEUE__DRIVR`.
     path: Vec<String>,
-    /// Pattern of `path`.
+    /// Pattern of the table that `path` leads to, with `*` for each name that the user chooses.
     table: String,
     /// First unknown name. `None`: all names are known, but the last one is the name of a table, which cannot have a
     /// value.
@@ -232,7 +233,8 @@ fn resolve(rest: &str, consumers: &[String]) -> Result<(Vec<String>, &'static Ke
     Err(Unknown { path, table, name: None, after: Vec::new() })
 }
 
-/// Splits the first name off `names`, in the spelling of the keys or consumers in `table`. Also returns the rest.
+/// Splits the first name off `names`, which are separated by `__`. Returns this name as it is spelt in `table`, and the
+/// rest of `names`.
 fn first_name<'a>(names: &'a str, table: &str, consumers: &[String]) -> (String, Option<&'a str>) {
     if matches!(keys::child(table, "*"), Node::Key(_)) {
         // Variables of the guest: case is significant, and `__` is part of the name.

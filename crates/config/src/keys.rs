@@ -38,7 +38,7 @@ pub(super) const HEALTH_FILE_DEFAULT: &str = "/tmp/hostler/health.json";
 pub(super) const CONSUMER_NAME: Kind = Kind::Word { also: "_-", min: 1, max: 71 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Maximum time in flight of a message on SQS, counted from its receive (AWS limit: 12 h).
+/// Maximum time that SQS keeps a received message in flight (AWS limit: 12 h).
 pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(12 * 3600);
 
 const fn key(path: &'static str, kind: Kind, preset: DefaultValue, meaning: &'static str) -> Key {
@@ -439,7 +439,7 @@ pub(super) static KEYS: &[Key] = &[
 /// Kind of a name in a table.
 pub(super) enum Node {
     Key(&'static Key),
-    /// A table, identified by its pattern.
+    /// A table. The field is its pattern, for example `consumers.*.retry`.
     Table(String),
     Unknown,
 }
@@ -466,7 +466,8 @@ pub(super) fn names(table: &str) -> Vec<&'static str> {
     names
 }
 
-/// Returns the rest of a path after the path of a table. `None`: the path does not begin with that of the table.
+/// Returns the part of `path` below `table`. For example, `b.c` if the path is `a.b.c` and the table is `a`. `None`:
+/// the path is not below the table.
 pub(super) fn below<'a>(path: &'a str, table: &str) -> Option<&'a str> {
     if table.is_empty() { Some(path) } else { path.strip_prefix(table)?.strip_prefix('.') }
 }

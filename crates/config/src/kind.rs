@@ -106,9 +106,9 @@ impl Kind {
         }
     }
 
-    /// Converts the text of a variable as the operating system provides it. If the text is not UTF-8, returns
-    /// [`Value::Empty`], which no valid text becomes. [`Self::check`] refuses this value without displaying it, because
-    /// it may be secret.
+    /// Converts the value of a variable as the operating system provides it. If the value is not UTF-8, returns
+    /// [`Value::Empty`], which is not the result for any valid text. [`Self::check`] refuses [`Value::Empty`] without
+    /// displaying the original value, because it may be secret.
     pub(super) fn value_of_variable(self, raw: &OsStr) -> Value {
         raw.to_str().map_or(Value::Empty(Tag::Default, Empty::Unit), |raw| self.value(raw))
     }
@@ -207,14 +207,14 @@ fn parsed(raw: &str) -> Value {
     raw.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
 }
 
-/// Parses a list of texts, for example `[a, 'b', "c"]`. An item without quotes is text as written. For example, `[007]`
-/// contains the text `007`, not the number 7.
+/// Parses a list of strings, for example `[a, 'b', "c"]`. An item without quotes is also a string. For example, `[007]`
+/// contains the string `007`, not the number 7.
 fn list(raw: &str) -> Value {
     let inner = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     inner.and_then(items).map_or_else(|| parsed(raw), Value::from)
 }
 
-/// Parses the items between the brackets of a list. `None`: the text is not a list of texts.
+/// Parses the items between the brackets of a list. `None`: the text is not a list of strings.
 fn items(mut rest: &str) -> Option<Vec<String>> {
     let mut items = Vec::new();
     loop {
@@ -237,7 +237,8 @@ fn items(mut rest: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Parses the quoted text at the start by the rules of TOML. Returns the text and the rest.
+/// Parses the quoted string at the start of `text` by the rules of TOML. Returns the string without its quotes, and the
+/// rest of `text`. `quote`: the opening quotation mark.
 fn in_quotes(text: &str, quote: char) -> Option<(String, &str)> {
     let mut escaped = false;
     let mut closes = |char: char| {

@@ -3,7 +3,7 @@
 //!
 //! One table, in `keys.rs`, defines all keys. A value passes through these stages: `source` finds and merges values,
 //! `settings` checks each value against its key, `cross` checks values against each other, and [`Config`] contains the
-//! typed result. An empty text unsets an optional key, so a variable can remove a value that the file sets.
+//! typed result. An empty string unsets an optional key, so a variable can remove a value that the file sets.
 
 mod choice;
 mod consumer;
@@ -53,8 +53,9 @@ pub struct Loaded {
 /// Reads the configuration from a TOML file and from environment variables, which override the file.
 ///
 /// The file is `file`, otherwise the file named by `HOSTLER_CONFIG`, otherwise `/etc/hostler/hostler.toml`, otherwise
-/// `./hostler.toml`. `env`: the result of [`std::env::vars_os`], because variables of other programs may not be UTF-8.
-/// Only variables of the form `HOSTLER_…__…` set keys.
+/// `./hostler.toml`. `env`: the result of [`std::env::vars_os`]. [`std::env::vars`] is not suitable, because it panics
+/// if any variable is not UTF-8, even a variable of another program. Only variables of the form `HOSTLER_…__…` set
+/// keys.
 ///
 /// # Errors
 /// [`ConfigError`]: there is neither a file nor a variable that sets a key, the file cannot be read, the file is not

@@ -23,7 +23,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Resolves a path that may not exist. Follows symbolic links in folders that exist.
+/// Resolves a path, even if parts of it do not exist. Follows symbolic links in folders that exist.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(found) = path.canonicalize() {
         return found;

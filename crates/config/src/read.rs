@@ -10,7 +10,7 @@ use super::units::{self, Share};
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
 
-/// Maximum number of characters of a quoted value in the text of a fault.
+/// Maximum number of characters of a quoted value in the description of a fault.
 const SHOWN: usize = 80;
 
 /// A type to which a configured value can be converted.
@@ -19,8 +19,8 @@ pub(super) trait Read: Sized {
     fn read(value: &Value) -> Result<Self, String>;
 }
 
-/// Formats a value for the text of a fault. The result is short, on one line, and without the user information of a
-/// URL.
+/// Formats a value for the description of a fault. The result is short and on one line. It omits the user name and the
+/// password of a URL.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::String(_, text) => quoted(text),
@@ -38,7 +38,7 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// Quotes text for the text of a fault. The restrictions of [`shown`] apply.
+/// Quotes `text` for the description of a fault. Shortens it, and omits the user name and the password of a URL.
 pub(super) fn quoted(text: &str) -> String {
     let text = match (text.find("://"), text.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {
@@ -60,7 +60,8 @@ pub(super) fn text(value: &Value) -> Result<&str, String> {
     }
 }
 
-/// Returns the fault of a value that must be written without quotes.
+/// Returns the fault of a value of the wrong kind. `wanted`: description of the correct kind, which is written without
+/// quotes, for example a number.
 fn not(value: &Value, wanted: &str) -> String {
     let text = if value.as_str().is_some() { "text, " } else { "" };
     format!("{} is {text}not {wanted}", shown(value))
@@ -97,7 +98,8 @@ impl Read for usize {
     }
 }
 
-/// Returns the text of a value that needs a unit.
+/// Returns the text of a value that must have a unit. Returns a fault if the value is a number without a unit. `units`:
+/// the valid units, for the description of the fault.
 fn unit_text<'a>(value: &'a Value, units: &[&str]) -> Result<&'a str, String> {
     match value {
         Value::Num(..) => Err(format!("{} has no unit ({}) and no quotes", shown(value), units.join(" "))),

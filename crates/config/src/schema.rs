@@ -87,7 +87,7 @@ fn property(key: &Key) -> Value {
     schema
 }
 
-/// Returns the schema of a value without description and default.
+/// Returns the schema of the values of this kind. The schema contains neither a description nor a default.
 fn form(kind: Kind) -> Value {
     match kind {
         Kind::Bool => json!({ "type": "boolean" }),
@@ -120,8 +120,8 @@ fn form(kind: Kind) -> Value {
     }
 }
 
-/// Returns a regular expression for a text. `None`: any text is accepted. All valid texts match, and some invalid texts
-/// also match.
+/// Returns a regular expression that matches every valid string of this kind, and some invalid ones. `None`: there is
+/// no regular expression for this kind.
 fn pattern_of(kind: Kind) -> Option<String> {
     Some(match kind {
         Kind::Duration { .. } => format!(r"^(\s*[0-9][0-9.\s]*({}))+\s*$", DURATION_UNITS.join("|")),

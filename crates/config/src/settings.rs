@@ -20,9 +20,9 @@ pub(super) struct Settings {
     values: BTreeMap<Path, (Value, Place)>,
     /// All keys that are set, valid or not.
     set: BTreeSet<Path>,
-    /// Optional keys that an empty text unsets.
+    /// Optional keys that are unset by an empty string.
     emptied: BTreeSet<Path>,
-    /// Consumers by name, each with its place.
+    /// Consumers by name, each with the place of its table.
     pub(super) consumers: BTreeMap<String, Place>,
 }
 
@@ -90,7 +90,7 @@ impl Section<'_> {
         self.settings.set.contains(&self.below(key))
     }
 
-    /// Returns `true` if an empty text unsets the key.
+    /// Returns `true` if the key is unset by an empty string.
     pub(super) fn is_emptied(&self, key: &str) -> bool {
         self.settings.emptied.contains(&self.below(key))
     }
@@ -112,7 +112,7 @@ impl Section<'_> {
         self.maybe(key)?.ok_or_else(|| self.mismatch(key, "has no value".to_owned()))
     }
 
-    /// Returns the texts of a table whose names the user chooses, for example `allow.env`.
+    /// Returns the string values of a table whose names the user chooses, for example `allow.env`.
     pub(super) fn texts(&self, table: &str) -> BTreeMap<String, String> {
         let table = self.below(table);
         let text = |(path, (value, _)): (&Path, &(Value, Place))| match path.strip_prefix(table.as_slice())? {
@@ -199,15 +199,15 @@ impl Check<'_> {
         self.problems.push(Problem { key: dotted(path), place, fault, cure, about: Some(key.meaning) });
     }
 
-    /// Adds a fault in the structure.
+    /// Adds a fault that does not concern the value of a key, for example an unknown key.
     fn fault(&mut self, path: &[String], value: &Value, fault: &str, cure: String) {
         let key = dotted(path);
         let (place, fault) = (self.source.place(&key, value), fault.to_owned());
         self.problems.push(Problem { key, place, fault, cure, about: None });
     }
 
-    /// Collects the names of the consumers. Reports invalid names, and different names that are equal in environment
-    /// variables.
+    /// Collects the names of the consumers. Reports invalid names. Also reports two names that variables cannot tell
+    /// apart, for example `my-mails` and `MY_MAILS`.
     fn names(&mut self, consumers: &Dict) {
         let mut taken: BTreeMap<String, &str> = BTreeMap::new();
         for (name, table) in consumers.iter().filter(|(_, table)| table.as_dict().is_some()) {
@@ -243,7 +243,7 @@ impl Check<'_> {
         }
     }
 
-    /// Adds the default of a key if the key is unset. `home`: place of the key's table, for the text of a fault.
+    /// Adds the default of a key if the key is unset. `home`: place of the key's table, for the description of a fault.
     fn preset(&mut self, key: &Key, path: Path, home: Place) {
         if self.settings.set.contains(&path) {
             return;

@@ -17,7 +17,8 @@ use super::environment::{Environment, Variables};
 use super::error::{ConfigError, Place, Problem};
 use super::suggest::dotted;
 
-/// Configuration file of a system or an image. Data files are not resolved relative to its folder.
+/// Configuration file that belongs to a machine or a container image, and not to a project. A relative path of a data
+/// file in it is resolved from the working directory.
 const SYSTEM_FILE: &str = "/etc/hostler/hostler.toml";
 
 /// Paths to try if no file is named, in order of precedence.
@@ -202,7 +203,8 @@ fn lines(path: &Path, text: &str) -> Result<BTreeMap<String, usize>, ConfigError
     Ok(lines)
 }
 
-/// Guesses the language of a text that is not TOML. Examines the first line that is neither blank nor a comment.
+/// Guesses the language of a file that is not TOML from its text. Examines the first line that is neither blank nor a
+/// comment.
 fn other_language(text: &str) -> Option<&'static str> {
     let first = text.lines().map(str::trim_end).find(|line| !line.is_empty() && !line.trim_start().starts_with('#'))?;
     let key = first.split_once(':').filter(|(_, rest)| rest.is_empty() || rest.starts_with(' ')).map(|(key, _)| key);

@@ -2,10 +2,11 @@
 
 use super::keys::{self, KEYS, Node, names};
 
-/// Minimum similarity for a text to count as a misspelling of a name. Determined with actual misspellings.
+/// Minimum similarity of two names for one of them to count as a misspelling of the other. Determined with actual
+/// misspellings.
 const ALIKE: f64 = 0.85;
 
-/// Returns a name in the form that environment variables use, in which neither case nor `-` and `_` differ.
+/// Returns a name in the form in which names of variables are compared: in lower case, and with `_` in place of `-`.
 pub(super) fn folded(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
 }

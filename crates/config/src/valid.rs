@@ -1,4 +1,4 @@
-//! The validated configuration. All values have their types and are consistent.
+//! The validated configuration. Every value has its final type, and no two values contradict each other.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub struct Host {
     pub shutdown_grace: Duration,
     /// ECS scale-in protection.
     pub task_protection: TaskProtection,
-    /// Limits on files and system calls of the process.
+    /// Hardening: limits on the files and system calls that the process may use.
     pub hardening: HardeningMode,
     /// Folder for fetched and compiled handlers, which remain across restarts. `None`: handlers are not stored.
     pub cache_dir: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub struct QueueConfig {
 /// `[queue.embedded]`: SQLite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Embedded {
-    /// Path of the database file. A relative path is resolved as described in the table of keys.
+    /// Path of the database file. [`load`](crate::load) has already resolved a relative path.
     pub path: PathBuf,
 }
 
@@ -69,14 +69,15 @@ pub struct Sqs {
     pub region: Option<String>,
     /// Endpoint URL of a stand-in for SQS. `None`: Amazon's own endpoint.
     pub endpoint_url: Option<String>,
-    /// Prefix of every queue and topic name. May be empty. Prefix and queue name together have at most 71 characters,
-    /// so that the name with `-dlq.fifo` has at most 80 (SQS limit).
+    /// Prefix of every queue and topic name. May be empty. Prefix and queue name together must have at most 71
+    /// characters. With the suffix `-dlq.fifo`, the name then has at most 80 characters (SQS limit).
     pub prefix: String,
     /// Treatment of queues that are missing when the host starts.
     pub provision: Provision,
     /// KMS key of the queues and topics: id, alias or ARN. `None`: SQS's own encryption.
     pub kms_key: Option<String>,
-    /// Makes receives, deletes and visibility changes without the SDK's generated client.
+    /// Uses hostler's own client for receive calls, deletions and visibility changes, because it needs less CPU time.
+    /// Otherwise, the AWS SDK's generated client makes these calls.
     pub direct_calls: bool,
 }
 
@@ -85,17 +86,18 @@ pub struct Sqs {
 pub struct Payload {
     /// S3 bucket for large bodies. `None`: no claim check.
     pub bucket: Option<String>,
-    /// Maximum size in bytes, body and attributes together, of a message that is sent with its body: at most 1 MiB (SQS
-    /// limit). The body of a larger message is stored in the bucket.
+    /// Maximum size in bytes of a message that is sent without the bucket: at most 1 MiB (SQS limit). Counts the body
+    /// and the attributes. If a message is larger, its body is stored in the bucket.
     pub threshold: u64,
 }
 
-/// `[alarms]`: the threshold of alarms, and the destination of notices.
+/// `[alarms]`: the threshold of alarms, and the destination of notices about them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alarms {
-    /// Minimum number of messages for an alarm. Applies to queues without a threshold in their tags. At least 1.
+    /// Minimum number of messages in a queue for an alarm: at least 1. Applies to queues without a threshold in their
+    /// tags.
     pub threshold: u64,
-    /// Destination of notices. `None`: no notices are sent.
+    /// Webhook that receives the notices of `hostler alarms` and `hostler clean`. `None`: no notices are sent.
     pub webhook: Option<SecretUrl>,
 }
 
