@@ -18,9 +18,9 @@ use hostler_types::printable::shortened;
 /// queue and to the log. The control thread writes the log, so a long reason would delay the control thread.
 const MAX_REASON: usize = 16 * 1024;
 
-/// Tolerance, in bytes, by which a reason may exceed [`MAX_REASON`] without being cut. A reason that has been cut
-/// exceeds the limit by the note about the cut. The tolerance is longer than the note, so the reason is not cut a
-/// second time.
+/// Number of bytes by which a reason may exceed [`MAX_REASON`] without being cut. A reason that was cut exceeds
+/// [`MAX_REASON`], because a note about the cut was appended. This tolerance is longer than the note, so the reason is
+/// not cut a second time.
 const CUT_WORD: usize = 64;
 
 /// The outcome of a call, decided by the handler or by the host.
@@ -200,7 +200,7 @@ impl Stop {
         self.0.forced.cancel();
     }
 
-    /// Returns `true` once the guest has been asked to end before its deadline.
+    /// Returns `true` once [`Self::ask`] or [`Self::force`] was called.
     pub fn is_asked(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
     }

@@ -26,8 +26,8 @@ use async_trait::async_trait;
 
 use hostler_types::State;
 
-/// Maximum duration of each of the lifecycle hooks `message-end`, `state-changed` and `processing-timeout`. The
-/// processing timeout of the message, and not this maximum, limits the hook `message-start`.
+/// Maximum duration of each of the lifecycle hooks `message-end`, `state-changed` and `processing-timeout`. It does not
+/// apply to the hook `message-start`, which is limited by the processing timeout of the message.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A handler that processes messages.

@@ -17,7 +17,7 @@ pub enum Stream {
     Stdout,
     /// Standard error.
     Stderr,
-    /// Standard output of a command, if the standard output is the reply. The reply is stored separately, because it
+    /// Standard output of a command whose reply is its standard output. The reply is stored separately, because it
     /// becomes a message body and message bodies are never logged.
     Reply,
 }
@@ -37,13 +37,13 @@ pub struct Captured {
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: Vec<u8>,
-    /// Standard output of a command, if the standard output is the reply. Not part of [`Self::lines`].
+    /// Standard output of a command whose reply is its standard output. Not part of [`Self::lines`].
     pub reply: Vec<u8>,
     /// Number of bytes that were dropped.
     pub dropped: u64,
 }
 
-/// The lines of an output to log.
+/// The lines of a guest's output that are written to the log.
 #[derive(Debug)]
 pub struct Excerpt<'a> {
     /// The first lines, each with the name of its stream.

@@ -68,7 +68,7 @@ pub struct Pools {
     choice: Option<Arc<Choice>>,
 }
 
-/// The runtimes in addition to the fast pool's first thread.
+/// Runtimes of all threads other than the fast pool's first thread.
 #[derive(Debug, Clone)]
 pub struct Beyond {
     /// The other threads of the fast pool. `None`: the fast pool has only the first thread.
@@ -145,9 +145,9 @@ impl Choice {
         Duration::from_micros(self.usual.load(Ordering::Relaxed)) <= USUALLY_FAST
     }
 
-    /// Returns the runtime on which a guest of the fast pool starts. Also returns the guest's expected computing time
-    /// in microseconds, which counts in [`Choice::waiting`] while the guest waits for the first thread. The number is 0
-    /// if the guest does not count.
+    /// Returns the runtime on which a guest of the fast pool starts, and the number of microseconds that was added to
+    /// [`Choice::waiting`] for this guest. This number is the guest's expected computing time, or 0 if nothing was
+    /// added.
     fn fast<'a>(&'a self, first: &'a Handle) -> (&'a Handle, u64) {
         match &self.beyond.fast {
             None => (first, 0),
