@@ -9,7 +9,7 @@ use rustix::process::geteuid;
 
 use super::{lock, trust};
 
-/// The error for a folder beside the health file, or a file in it, that cannot be used.
+/// The error for an action that failed on a folder beside the health file, or on a file in such a folder.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`: {cause}", path.display())]
 pub struct FolderError {
@@ -18,16 +18,17 @@ pub struct FolderError {
     cause: io::Error,
 }
 
-/// Returns a function that adds the failed action, as a verb, and its path to an error.
+/// Returns a function that converts an I/O error to a [`FolderError`]. `action`: the action that failed, as a verb.
+/// `path`: the folder or file on which the action failed.
 pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
     move |cause| FolderError { action, path: path.to_owned(), cause }
 }
 
-/// Creates the folder for a command's files, with mode 0700, or checks that the existing folder can be trusted. Returns
-/// the user and group that must own new files if root works in the folder of another user.
+/// Creates the folder for a command's files, with mode 0700, or checks that the existing folder can be trusted.
 ///
 /// If this process runs as root, transfers the folder to the owner of the health file, because the host runs as that
-/// user.
+/// user. If the folder then belongs to a user other than root, returns this user and the group, which must also own new
+/// files in the folder. Otherwise, returns `None`.
 ///
 /// # Errors
 /// The folder cannot be created, handed over or trusted.
@@ -35,8 +36,8 @@ pub(super) fn create(folder: &Path) -> Result<Option<(u32, u32)>, FolderError> {
     create_as(folder, geteuid().is_root(), |folder, (user, group)| fchown(folder, Some(user), Some(group)))
 }
 
-/// Implements [`create`]. `chown` changes the owner of a folder. If root may not change the owner of a new folder,
-/// removes the folder again, because the host could never use it.
+/// Implements [`create`]. `chown` changes the owner of a folder. If root lacks the permission to change the owner of a
+/// new folder, removes the folder again, because the host could never use it.
 fn create_as(
     folder: &Path,
     is_root: bool,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A question to a host.
+/// A request to a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Question {

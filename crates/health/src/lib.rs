@@ -87,7 +87,8 @@ pub struct Report {
     pub written_at: Timestamp,
     /// The reports on the consumers, one per configured consumer.
     pub consumers: Vec<ConsumerReport>,
-    /// Other hosts in the same PID namespace that run and have written this file by mistake. The file omits an empty list.
+    /// Other running hosts in the same PID namespace that have written this file by mistake. The file omits an empty
+    /// list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<OtherHost>,
 }
@@ -138,11 +139,12 @@ pub struct ConsumerReport {
     /// State of the consumer's breaker. `None`: the breaker is closed, or the consumer has no breaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
-    /// The current series of failed removals, dead-letter copies, releases or lease extensions. If several kinds of
-    /// call are failing, the series of the kind that has been failing for the longest time. `None`: no kind is failing.
+    /// The current series of failed calls. Removals, dead-letter copies, releases and lease extensions are four kinds
+    /// of calls, each with its own series. If several kinds are failing, the field contains the series that has lasted
+    /// longest. `None`: no kind is failing.
     ///
-    /// A series ends at the first call of its kind that succeeds. It also ends when no call of its kind has failed for
-    /// the time after which an unsettled message is redelivered.
+    /// A series ends when a call of its kind succeeds. It also ends when no call of its kind has failed for so long
+    /// that the queue must have redelivered the unsettled messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settling_fails: Option<SettlingFails>,
     /// The last few failures that `failed` counts, latest first. The file omits an empty list.

@@ -1,5 +1,5 @@
-//! The lock file beside the health file (`<file>.lock`, `flock`). Acquiring the lock has a time limit. Opening the lock
-//! file follows no symbolic link.
+//! The lock file beside the health file (`<file>.lock`, `flock`). Acquiring the lock has a time limit. If the lock file
+//! is a symbolic link, opening it fails.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,8 +22,8 @@ pub(super) fn path_for(file: &Path) -> PathBuf {
     file.with_added_extension("lock")
 }
 
-/// Returns options for opening a file without following a symbolic link: opening fails if the last path component is
-/// one. Opening a named pipe does not block.
+/// Returns options for opening a file without following a symbolic link. If the last component of the path is a
+/// symbolic link, opening fails. Opening a named pipe does not block.
 pub(super) fn no_follow() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());

@@ -1,11 +1,12 @@
-//! Detects a health file whose last report was not written by the host in this container.
+//! Detects that the report in the health file is not from the host in this container.
 //!
-//! A report from another host contains no information about the host in this container. There are two cases:
+//! Several hosts may write the same health file by mistake. The health check of a container must judge the host in this
+//! container, and the report of another host says nothing about it. There are two cases:
 //!
-//! - A host in another container wrote the report. Its process id has no meaning in this container. A health check that
-//!   accepted the report could report a frozen host as healthy.
-//! - The process that wrote the report has ended, but another host that writes the same file runs in this container.
-//!   That host replaces the report within a [`TICK`].
+//! - A host in another container wrote the report. Its process id has no meaning in this container. If the health check
+//!   accepted the report, it could miss that the host in this container is frozen.
+//! - The host that wrote the report has ended, but another host that writes the same file runs in this container. That
+//!   host replaces the report within a [`TICK`].
 
 use std::fs;
 use std::path::Path;

@@ -12,14 +12,15 @@ use std::path::{Path, PathBuf};
 use super::folder::{self, FolderError, failed};
 use super::{lock, trust};
 
-/// The pauses of a host, stored in the folder `<health file>.paused`. Creating this value does not access the folder.
+/// The paused consumers of a host, stored in the folder `<health file>.paused`. Creating this value does not access the
+/// folder.
 #[derive(Debug, Clone)]
 pub struct Pauses {
     folder: PathBuf,
 }
 
 impl Pauses {
-    /// Returns the pauses for the host that writes the given health file.
+    /// Returns the paused consumers of the host that writes the given health file.
     pub fn beside(health_file: &Path) -> Self {
         Self { folder: health_file.with_added_extension("paused") }
     }

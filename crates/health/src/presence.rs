@@ -4,18 +4,19 @@ use super::process::ProcessInfo;
 use super::verdict::{Author, author};
 use super::{ReadError, Reason, Report, STALE_AFTER, Timestamp, namespace};
 
-/// The host of a health file, as a command sees it that leaves files beside the health file.
+/// Presence of the host that writes a health file. Determines whether the host will notice the files that a command
+/// leaves beside the health file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// A host writes reports. It notices the files.
+    /// A host writes reports, so it notices the files.
     Running,
-    /// A host may be running, but no report shows that it notices the files.
+    /// A host may be running, but no recent report shows that it notices the files.
     Silent(Reason),
     /// No host is running. The next one notices the files at its start.
     Absent,
 }
 
-/// Returns the presence of the host whose health file was read with the result `file`.
+/// Returns the presence of a host. `file`: the result of reading its health file.
 pub fn presence(file: Result<&Report, &ReadError>) -> Presence {
     let is_here = |report: &Report| match (&report.pid_namespace, namespace::own()) {
         (Some(namespace), Some(own)) => *namespace == own,

@@ -72,7 +72,7 @@ pub enum Why {
     /// The file is not a complete report in JSON.
     #[error("it is torn or not a health file ({0}); a running host replaces it within seconds, else correct its path")]
     Json(serde_json::Error),
-    /// The user that runs this process may not read the file.
+    /// The user that runs this process lacks the permission to read the file.
     #[error("{0}; run the check as the user that runs hostler")]
     Permission(io::Error),
     /// The system reported another error.

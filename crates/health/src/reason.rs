@@ -1,4 +1,4 @@
-//! The reasons for a verdict, as texts for people.
+//! The reasons for a verdict, with human-readable messages.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -64,8 +64,8 @@ pub enum Reason {
         /// Time since the host's last write.
         age: Duration,
     },
-    /// Another host that writes the same file has stopped writing. The report does not show whether the consumers of that
-    /// host make progress.
+    /// Another host in the same PID namespace has written this health file, but has stopped doing so. The report does
+    /// not show whether the consumers of that host make progress.
     #[error(
         "another host (pid {pid}) that writes this health file has written nothing for {}: end one of the two, or give each \
          a path of its own with `host.health_file` (HOSTLER_HOST__HEALTH_FILE)",
@@ -107,8 +107,9 @@ pub enum Reason {
         /// The consumer's `healthcheck_timeout`.
         limit: Duration,
     },
-    /// Every call of one kind has failed for longer than the consumer's `healthcheck_timeout`: removals, dead-letter
-    /// copies, releases or lease extensions. The consumer therefore processes the same messages repeatedly.
+    /// For longer than the consumer's `healthcheck_timeout`, all calls of one kind have failed. The kinds are removals,
+    /// dead-letter copies, releases and lease extensions. The consumer therefore processes the same messages
+    /// repeatedly.
     #[error(
         "consumer `{consumer}`: settlements or lease extensions have failed for {}, and none has succeeded; its limit is {}",
         shown(*.age), shown(*.limit)

@@ -1,5 +1,6 @@
-//! The files of requests and answers, recognised by their names: `<pid>-<nanoseconds>.request` and `.answer`, and the
-//! same with `.draft` added while a file is being written. Every other file in the folder is foreign.
+//! The files of requests and answers. Their names are `<pid>-<nanoseconds>.request` and `<pid>-<nanoseconds>.answer`.
+//! While a file is being written, its name has the additional extension `.draft`. A file with any other name is
+//! foreign.
 
 use std::fs;
 use std::io;
@@ -22,14 +23,14 @@ pub(super) struct RequestFile {
 }
 
 impl RequestFile {
-    /// Returns the file of a request that this process makes now.
+    /// Returns the path of a new request of this process, with the current time in its name. Does not create the file.
     pub(super) fn new(folder: &Path) -> Self {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let at = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
         Self { at, path: folder.join(format!("{}-{at}.{REQUEST}", std::process::id())) }
     }
 
-    /// Returns `None` for a foreign file.
+    /// Parses the name of a file. `None`: the file is foreign.
     fn parse(path: PathBuf) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let (stem, extension) = name.strip_suffix(".draft").unwrap_or(name).split_once('.')?;
@@ -48,7 +49,8 @@ impl RequestFile {
     }
 }
 
-/// Returns the files in the folder that are not foreign, the oldest first. Reads no more than the name of a foreign file.
+/// Returns the files of requests and answers in the folder, the oldest first. Examines only the names of files, so a
+/// foreign file is never opened.
 ///
 /// # Errors
 /// The folder cannot be read.

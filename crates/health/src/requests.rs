@@ -4,8 +4,8 @@
 //! writes an answer file. Each request is therefore carried out at most once. A command that receives no answer removes
 //! its request file. If the removal succeeds, the host has not carried the request out.
 //!
-//! A request is addressed to one run of one host and is valid for [`ANSWER_WAIT`]. If a command is killed, the request
-//! that it leaves behind is not carried out later.
+//! A request is addressed to one run of one host and is valid for [`ANSWER_WAIT`]. If a command is killed, its request
+//! file remains, but the host does not carry out a request that is no longer valid.
 //!
 //! Anyone who can write to the folder can cancel messages. The host therefore requires that its own user or root owns
 //! the folder and each request file, and that no one else may write to the folder. The host follows no symbolic link.
@@ -33,8 +33,8 @@ const LEFT_BEHIND: Duration = Duration::from_secs(60);
 /// Maximum size of a request file in bytes.
 const MAX_REQUEST: u64 = 16 * 1024;
 
-/// Maximum number of requests that one call of [`Requests::take`] examines: the newest. Also the maximum number of files
-/// that one call removes. Foreign files do not count.
+/// Maximum number of requests that one call of [`Requests::take`] examines. If there are more, the call examines the
+/// newest. Also the maximum number of files that one call removes. Foreign files do not count.
 const MAX_FILES: usize = 64;
 
 /// Interval at which a command checks for an answer.
@@ -84,8 +84,8 @@ pub enum RequestError {
         /// The host's process id.
         pid: u32,
     },
-    /// Too many newer requests, which the host does not take, hid the request. The command has removed the request, so
-    /// nothing was done.
+    /// The host never reached the request, because it examines only the newest requests and there were too many newer
+    /// ones. The command has removed the request, so nothing was done.
     #[error(
         "`{}` holds {newer} newer requests that no host takes, and a host looks only at the newest {}: remove them, and try \
          again; nothing was done",
@@ -148,7 +148,7 @@ impl Requests {
         }
     }
 
-    /// Returns the error for a request that the host has not taken. The host does not reach a request behind
+    /// Returns the error for a request that the host has not taken. The host does not examine a request if there are
     /// [`MAX_FILES`] newer ones.
     fn not_taken(&self, file: &RequestFile, pid: u32) -> RequestError {
         let is_newer = |other: &RequestFile| other.is_request() && other.at > file.at;

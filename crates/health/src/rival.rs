@@ -16,7 +16,8 @@ struct Writing {
 }
 
 impl Writing {
-    /// Returns `true` if the file contains this write. Allows for rounding: the file's times are truncated to microseconds.
+    /// Returns `true` if `found`, the report in the file, is the result of this write. Allows for rounding: the file's
+    /// times are truncated to microseconds.
     fn is_found(&self, found: &Report) -> bool {
         let is_same = |one: Timestamp, other: Timestamp| one.since(other).max(other.since(one)).as_micros() < 2;
         self.pid == found.pid
@@ -46,12 +47,13 @@ pub enum Rival {
 pub struct Rivals {
     last: Option<Writing>,
     is_told: bool,
-    /// The other hosts in this PID namespace, which may have ended.
+    /// Other hosts in this PID namespace that have written the file. Some of them may have ended.
     others: Vec<OtherHost>,
 }
 
 impl OtherHost {
-    /// Returns `true` if the host is running. A process that started later has only the same id.
+    /// Returns `true` if the host is still running. If a process with its id started later, the id has been reused and
+    /// the host has ended.
     fn runs(&self) -> bool {
         let is_author = |start: Timestamp| start.since(self.started_at) <= START_TOLERANCE;
         process::info(self.pid).is_some_and(|process| process.started_at.is_none_or(is_author))
@@ -59,8 +61,8 @@ impl OtherHost {
 }
 
 impl Rivals {
-    /// Reads the file before the first write of this process. Other hosts in this PID namespace that run and have written
-    /// the file are known from then on.
+    /// Reads the file before the first write of this process, which would replace the report in it. Remembers the other
+    /// hosts in this PID namespace that, according to the report, have written the file.
     pub fn start(path: &Path) -> Self {
         let mut rivals = Self::default();
         if let Ok(found) = super::read(path)
@@ -98,7 +100,7 @@ impl Rivals {
         }
     }
 
-    /// Returns the other hosts in this PID namespace that run and have written the file.
+    /// Returns the other running hosts in this PID namespace that have written the file.
     pub fn others(&mut self) -> Vec<OtherHost> {
         self.others.retain(OtherHost::runs);
         self.others.clone()

@@ -20,7 +20,8 @@ pub struct StartPeriod {
     pub pid1_started_at: Option<Timestamp>,
 }
 
-/// The verdict on a host.
+/// Returns a reason if another host has stopped writing this file. The report does not contain the consumers of that
+/// host, so it is unknown whether they make progress.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The status of the host.
