@@ -31,7 +31,7 @@ pub struct Depth {
     pub oldest_age: Option<Duration>,
 }
 
-/// Progress of a move that the service performs as its own task.
+/// Progress of moving messages from one queue to another, if the service itself moves them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Redriven {
     /// Approximate number of messages moved up to now, as reported by the service.
@@ -66,9 +66,9 @@ pub trait Admin: Broker {
         self.each_depth(channels).await?.into_iter().collect()
     }
 
-    /// Lists the channels that messages can be sent to. The list is needed for a service that would lose a message to
-    /// any other channel, or would create a queue without a consumer for the message. `None`: no list is needed,
-    /// because the service refuses to send to a missing channel.
+    /// Lists the channels that messages can be sent to. Callers need the list if the service would lose a message to
+    /// any other channel, or would create a queue that has no consumer. `None`: no list is needed, because the service
+    /// refuses to send to a missing channel.
     ///
     /// # Errors
     /// [`QueueError`] if the service cannot be reached or refuses the request.

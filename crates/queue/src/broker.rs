@@ -1,4 +1,4 @@
-//! The view of consumers and producers on a queue service: opens channels and sends messages.
+//! A queue service as consumers and producers use it: opens channels and sends messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ pub struct ChannelSpec {
     pub high_throughput: Option<bool>,
     /// Filter for the messages of the exchange. Only used for a fan-out channel.
     pub filter: Filter,
-    /// Maximum number of receives of a message. After this number of receives without a settlement, the queue itself
+    /// Maximum number of times that a message is received. If none of these deliveries is settled, the queue itself
     /// dead-letters the message. `None`: the channel has no dead-letter queue, and
     /// [`Settlement::DeadLetter`](crate::Settlement::DeadLetter) is refused.
     pub max_receives: Option<u32>,
-    /// Maximum delay of messages to the channel. The queue is set up to neither drop nor dead-letter a message during
-    /// this delay.
+    /// Maximum delay of messages to the channel. The queue must be set up so that it neither drops nor dead-letters a
+    /// message during this delay.
     pub longest_delay: Duration,
-    /// Duration of a lease if the receive does not specify a duration (SQS: the queue's visibility timeout).
+    /// Duration of a lease if the receive call does not specify a duration (SQS: the queue's visibility timeout).
     pub lease: Duration,
     /// Tags by name, for services that have tags. The tags contain the owner and the alarm settings.
     pub tags: BTreeMap<String, String>,

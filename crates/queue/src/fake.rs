@@ -1,4 +1,5 @@
-//! A queue service in memory, for tests. Leases and delays follow tokio's clock. Calls fail on request.
+//! An in-memory queue service for tests. Leases and delays follow tokio's clock, which a test can control. A test can
+//! also make calls fail.
 
 mod state;
 
@@ -74,7 +75,7 @@ pub struct FakeBroker(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    /// The time of creation by both clocks.
+    /// Time at which the service was created, by the monotonic clock and by the wall clock.
     epoch: (Instant, SystemTime),
     state: Mutex<State>,
     changed: Notify,
@@ -93,7 +94,7 @@ impl FakeBroker {
         Self(Arc::new(Shared { limits, epoch, state: Mutex::default(), changed: Notify::new() }))
     }
 
-    /// Makes the next `count` receives fail.
+    /// Makes the next `count` receive calls fail with `error`.
     pub fn fail_receives(&self, count: usize, error: &QueueError) {
         self.0.lock().failing_receives.extend(vec![error.clone(); count]);
     }
@@ -261,7 +262,7 @@ struct FakeQueue {
 
 impl FakeQueue {
     /// Receives the messages that are visible now. The second value is the time at which the next message may become
-    /// visible. `None`: another message is visible now, or the queue is empty.
+    /// visible. It is `None` if another message is visible now, or if the queue is empty.
     fn take(&self, request: Receive) -> (Vec<Delivery>, Option<Instant>) {
         let now = Instant::now();
         let mut state = self.shared.lock();

@@ -22,9 +22,10 @@ pub mod tag {
     pub const OWNER: &str = "hostler:owner";
     /// Tag with the value `true` if the alarms on a queue are critical, otherwise `false`.
     pub const CRITICAL: &str = "hostler:critical";
-    /// Tag with the number of messages in a queue at which an alarm is raised. Ignored on a dead-letter queue.
+    /// Tag with the alarm threshold of a queue: the minimum number of messages for an alarm. A dead-letter queue has
+    /// the tag of its source queue too, but there it is ignored.
     pub const ALARM_THRESHOLD: &str = "hostler:alarm-threshold";
-    /// Tag with the number of messages in a dead-letter queue at which an alarm is raised.
+    /// Tag with the alarm threshold of a dead-letter queue: the minimum number of messages for an alarm.
     pub const DEAD_LETTER_ALARM_THRESHOLD: &str = "hostler:dead-letter-alarm-threshold";
 
     /// Returns `true` if the tags show that a resource belongs to hostler.
@@ -76,7 +77,7 @@ pub struct ManagedTopic {
     pub exchange: String,
 }
 
-/// A resource that could not be read. Even its owner is unknown.
+/// A resource that could not be read, so it is unknown whether it belongs to hostler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unread {
     /// Name of the resource on the service.
@@ -109,7 +110,7 @@ pub struct QueueUse {
     pub sent: u64,
     /// Number of messages received from the queue (CloudWatch: `NumberOfMessagesReceived`).
     pub received: u64,
-    /// Number of receives that returned no message (CloudWatch: `NumberOfEmptyReceives`). Empty receives show that a
+    /// Number of receive calls that returned no message (CloudWatch: `NumberOfEmptyReceives`). Such calls show that a
     /// consumer polls.
     pub empty_receives: u64,
 }
@@ -164,21 +165,20 @@ pub trait Disposal: Inventory {
     /// [`QueueError`] if the topics cannot be listed.
     async fn topics(&self) -> Result<Listing<ManagedTopic>, QueueError>;
 
-    /// Returns the service's names of all queues that are subscribed to a topic. Includes all subscriptions of this
-    /// account and region.
+    /// Returns the names, on the service, of all queues that are subscribed to any topic of this account and region.
     ///
     /// # Errors
     /// [`QueueError`] if the subscriptions cannot be listed.
     async fn subscribed(&self) -> Result<BTreeSet<String>, QueueError>;
 
-    /// Returns the use of each queue during the period `over` before now, in the order of `names`. The result of a
+    /// Returns the use of each queue during the last period of length `over`, in the order of `names`. The result of a
     /// queue is `None` if the service has no record of the queue.
     ///
     /// # Errors
     /// [`QueueError`] if a part of the record cannot be read.
     async fn queue_use(&self, names: &[String], over: Duration) -> Result<Vec<Option<QueueUse>>, QueueError>;
 
-    /// Returns the number of messages published to each topic during the period `over` before now, in the order of
+    /// Returns the number of messages published to each topic during the last period of length `over`, in the order of
     /// `names`. The result of a topic is `None` if the service has no record of the topic.
     ///
     /// # Errors

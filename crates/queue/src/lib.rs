@@ -10,10 +10,10 @@
 //! * **Lease.** A received message is invisible to other receivers for the requested lease. When the lease ends without
 //!   an extension, the message becomes visible again and the old receipt becomes invalid. Extending or settling with an
 //!   invalid receipt returns `Lost` and changes nothing.
-//! * **Attempts.** The queue counts the attempts at each receive. The first attempt is 1.
+//! * **Attempts.** The queue counts how often it delivers a message. The first delivery is attempt 1.
 //! * **Order.** An ordered queue delivers the messages of a group in the order of sending. A message is not delivered
 //!   while an earlier message of the group is leased, or was released with a delay that has not passed. A single
-//!   receive may return several messages of a group, in order, if the service supports this (SQS).
+//!   receive call may return several messages of a group, in order, if the service supports this (SQS).
 //! * **Independence.** In a batch call, every entry has its own result, in the order of the entries.
 
 mod admin;

@@ -1,4 +1,4 @@
-//! Parallel calls of a queue service, with a limit on the number of concurrent calls.
+//! Parallel calls to a queue service, with a limit on the number of concurrent calls.
 
 use tokio::task::JoinSet;
 
@@ -26,7 +26,7 @@ pub async fn side_by_side<T: Send + 'static>(
     answers
 }
 
-/// Returns the error for work without a result.
+/// Returns the error for work for which [`side_by_side`] returned no result.
 pub fn stopping() -> QueueError {
     QueueError::Unavailable("hostler is shutting down".to_owned())
 }

@@ -62,7 +62,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// A problem of a channel, for a report to the operator.
+/// A problem with a channel, for a report to the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The fault and its location.

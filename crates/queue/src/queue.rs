@@ -13,14 +13,14 @@ use crate::receipt::{LeaseHandle, Receipt};
 use crate::settlement::{LeaseError, Settlement, Unsettled};
 use hostler_types::message::Message;
 
-/// One receive of a message.
+/// A received message, with the data that belong to this one delivery.
 #[derive(Debug)]
 pub struct Delivery {
     /// The message, unchanged since the producer sent it.
     pub message: Arc<Message>,
     /// The right to settle the delivery.
     pub receipt: Receipt,
-    /// Delivery number of the message, counted by the queue from 1. Receives of the message before its time
+    /// Delivery number of the message, counted by the queue from 1. Deliveries before the message's time
     /// ([`Self::not_before`]) do not count.
     pub attempt: u32,
     /// Start of the lease by this process's monotonic clock. Never later than the start of the lease by the queue's
@@ -42,29 +42,29 @@ pub struct Delivery {
 /// The limits of a driver's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of messages in the result of one receive.
+    /// Maximum number of messages that one receive call returns.
     pub receive_batch: usize,
     /// Maximum number of entries in one extend or settle call.
     pub settle_batch: usize,
     /// Maximum time to wait for further settlements before a settle call. The settlements then share the call. The time
     /// is zero for drivers with cheap calls.
     pub settle_linger: Duration,
-    /// Maximum time to wait for a message in one receive.
+    /// Maximum time that one receive call waits for a message.
     pub max_wait: Duration,
-    /// Maximum total duration of a message's lease with all extensions, counted from the receive.
+    /// Maximum total duration of a message's lease with all extensions, counted from the receive call.
     pub max_lease: Duration,
-    /// Maximum number of receives that run at the same time.
+    /// Maximum number of receive calls that run at the same time.
     pub parallel_receives: usize,
 }
 
-/// The parameters of a receive.
+/// The parameters of a receive call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receive {
     /// Maximum number of messages to return: 1 to [`Limits::receive_batch`].
     pub max: usize,
     /// Maximum wait for the first message: at most [`Limits::max_wait`].
     pub wait: Duration,
-    /// Duration of the received messages' leases. A lease starts at the latest when the receive returns.
+    /// Duration of the received messages' leases. A lease starts at the latest when the receive call returns.
     pub lease: Duration,
 }
 
@@ -102,7 +102,8 @@ pub trait Queue: Send + Sync + 'static {
     /// Returns the message with its body. Loads a body that is stored outside of the message ([`Message::claim`]).
     ///
     /// # Errors
-    /// The body cannot be loaded. The error is a text for the log. The failure affects only this message.
+    /// The body cannot be loaded. The error is a human-readable reason for the log. The failure affects only this
+    /// message.
     async fn load(&self, message: &Arc<Message>) -> Result<Arc<Message>, String> {
         Ok(Arc::clone(message))
     }

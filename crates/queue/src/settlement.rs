@@ -12,7 +12,7 @@ pub enum Settlement {
     /// Removes the message, because it was processed.
     Ack(Receipt),
     /// Makes the message visible again after a delay. If the delay is zero, the message becomes visible at once. On
-    /// SQS, the delay must end within 12 hours of the receive (AWS limit).
+    /// SQS, the delay must end within 12 hours after the message was received (AWS limit).
     Release(Receipt, Duration),
     /// Releases the message without counting the attempt. Equivalent to [`Self::Release`] if the queue cannot decrease
     /// the count of attempts.
@@ -60,9 +60,8 @@ pub const ATTEMPTS_ATTRIBUTE: &str = "hostler-attempts";
 /// Name of the attribute with the original id of a requeued message, that is, the id before the first move.
 pub const ORIGINAL_ID_ATTRIBUTE: &str = "hostler-original-id";
 
-/// Maximum length of the reason in a dead-lettered message, in bytes. A longer reason is cut. The limit is larger than
-/// the limit on a handler's reason. A note at the end of a reason that was cut to the smaller limit is therefore
-/// preserved.
+/// Maximum length in bytes of the reason in a dead-lettered message. A longer reason is cut. A handler's reason may
+/// already have been cut to a smaller limit and end with a note about the cut. This limit leaves room for the note.
 pub const MAX_REASON: usize = 17 * 1024;
 
 /// Returns the attributes for the copy of a message in the dead-letter queue. The copy has the original attributes and

@@ -155,7 +155,7 @@ impl State {
     }
 
     /// Returns the index of the first message that may be received. If there is none, the error is the time at which
-    /// the next message may become visible.
+    /// the next message may become visible, or `None` if the queue is empty.
     pub(super) fn next(&self, queue: &str, now: Instant) -> Result<usize, Option<Instant>> {
         let ordered = self.is_ordered(queue);
         let mut groups = HashSet::new();
