@@ -14,8 +14,8 @@ use super::rows::{millis, to_system_time};
 
 /// The clocks of a machine. The driver reads the time only from these clocks, so a test can control the time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the time since a fixed moment in the past, which [`Clock::origin`] names, according to a clock that
-    /// cannot be set.
+    /// Returns the time since a fixed moment in the past, by a clock that cannot be set. [`Clock::origin`] names this
+    /// moment.
     fn monotonic(&self) -> Duration;
 
     /// Returns the wall-clock time. The clock may be set at any time.
@@ -50,31 +50,33 @@ impl Clock for SystemClock {
     }
 }
 
-/// Maximum drift between the wall clock and the time of the queue, in milliseconds. A greater drift means that someone
-/// has set the wall clock.
+/// Maximum drift between the wall clock and the queue's clock ([`QueueTime`]), in milliseconds. A greater drift means
+/// that someone has set the wall clock.
 const MAX_DRIFT: i64 = 100;
 
 /// Maximum valid time in a file, in milliseconds since 1970: the year 3000.
 const MAX_TIME: i64 = 32_503_680_000_000;
 
-/// The time of a queue file in milliseconds, for leases and delays. The time starts at the wall-clock time and advances
-/// with the monotonic clock. A lease or delay is therefore not affected when the wall clock is set.
+/// The clock of a queue file, in milliseconds, for leases and delays. After each boot of the machine, it is set once to
+/// the wall-clock time. From then on, it advances with the monotonic clock. A lease or delay is therefore not affected
+/// when someone sets the wall clock.
 ///
-/// The first process after a boot of the machine stores the start of the time in the file. All other processes read the
-/// start from the file. Across reboots, the time follows the wall clock, but never goes backwards.
+/// The first process after a boot stores in the file how far this clock is ahead of the monotonic clock. All other
+/// processes read this number from the file, so all of them have the same time. Across reboots, this clock follows the
+/// wall clock, but never goes backwards.
 #[derive(Debug, Clone)]
 pub(super) struct QueueTime {
     clock: Arc<dyn Clock>,
-    /// Difference between the time of the queue and the monotonic clock, in milliseconds.
+    /// Number of milliseconds by which this clock is ahead of the monotonic clock.
     ahead: i64,
-    /// Difference between the wall clock and the time of the queue, in milliseconds. Updated when a conversion to a
-    /// wall-clock time finds that the stored difference is wrong by more than [`MAX_DRIFT`].
+    /// Number of milliseconds by which the wall clock is ahead of this clock. Updated when a conversion to a wall-clock
+    /// time finds that the stored number is wrong by more than [`MAX_DRIFT`].
     wall_ahead: Arc<AtomicI64>,
 }
 
 impl QueueTime {
-    /// Reads the start of the queue's time from the file. If no process has stored a start since the boot of the
-    /// machine, stores a new start.
+    /// Reads from the file how far the queue's clock is ahead of the monotonic clock. If no process has stored this
+    /// number since the boot of the machine, sets the queue's clock and stores the number.
     pub(super) fn of(db: &Connection, clock: Arc<dyn Clock>) -> rusqlite::Result<Self> {
         let origin = clock.origin();
         let ahead = match known(db, origin.as_deref())? {
@@ -88,8 +90,8 @@ impl QueueTime {
         }
     }
 
-    /// Returns the time of the queue in milliseconds since 1970. This time differs from the wall clock if the wall
-    /// clock has been set.
+    /// Returns the time of the queue's clock in milliseconds since 1970. This time differs from the wall clock if
+    /// someone has set the wall clock.
     pub(super) fn now(&self) -> i64 {
         millis(self.clock.monotonic()).saturating_add(self.ahead)
     }
@@ -99,8 +101,8 @@ impl QueueTime {
         self.clock.monotonic()
     }
 
-    /// Converts a time of the queue to a wall-clock time. As long as no one sets the wall clock, the same input yields
-    /// the same result.
+    /// Converts a time of the queue's clock to a wall-clock time. As long as no one sets the wall clock, the same input
+    /// yields the same result.
     pub(super) fn to_wall(&self, at: i64) -> SystemTime {
         let seen = wall_millis(&*self.clock).saturating_sub(self.now());
         let known = self.wall_ahead.load(Ordering::Relaxed);
@@ -110,15 +112,16 @@ impl QueueTime {
     }
 }
 
-/// Returns the error for a damaged file whose time is impossible: the stored start of the queue's time, or the enqueue
-/// time of the newest message, is outside the valid range.
+/// Returns the error for a damaged file. `now`: time of the queue's clock, which is outside the valid range. Either the
+/// number that is stored for this clock, or the enqueue time of the newest message, is damaged.
 fn impossible(now: i64) -> rusqlite::Error {
     let text = format!("its clock stands at {now} ms since 1970, which no clock has written");
     FromSqlError::Other(text.into()).into()
 }
 
-/// Reads the stored start of the queue's time for this origin of the monotonic clock. `None`: the file has no start for
-/// this origin, or has no `clock` table because an earlier version of hostler created it.
+/// Reads the stored number of milliseconds by which the queue's clock is ahead of the monotonic clock with this
+/// `origin`. `None`: the file has no number for this origin, or has no `clock` table because an earlier version of
+/// hostler created it.
 fn known(db: &Connection, origin: Option<&str>) -> rusqlite::Result<Option<i64>> {
     let Some(origin) = origin else { return Ok(None) };
     if !db.table_exists(None, "clock")? {
@@ -127,7 +130,9 @@ fn known(db: &Connection, origin: Option<&str>) -> rusqlite::Result<Option<i64>>
     db.query_row("SELECT ahead FROM clock WHERE origin = ?1", [origin], |row| row.get(0)).optional()
 }
 
-/// Starts the queue's time at the wall-clock time, or at the enqueue time of the newest message if that is later.
+/// Sets the queue's clock to the wall-clock time, or to the enqueue time of the newest message if that is later.
+/// Returns the number of milliseconds by which the queue's clock is ahead of the monotonic clock. Stores this number in
+/// the file if the monotonic clock has an `origin`.
 fn begin(db: &Connection, clock: &dyn Clock, origin: Option<&str>) -> rusqlite::Result<i64> {
     let tx = Transaction::new_unchecked(db, TransactionBehavior::Immediate)?;
     if let Some(ahead) = known(&tx, origin)? {
@@ -169,14 +174,14 @@ impl<F: FnMut(&Session<'_>) -> rusqlite::Result<()> + Send> Job for F {
     }
 }
 
-/// The connection to the file and the time of the queue, as a job uses them.
+/// The connection to the file and the queue's clock, as a job uses them.
 pub(super) struct Session<'a> {
     pub(super) db: &'a Connection,
     pub(super) time: &'a QueueTime,
 }
 
 impl Session<'_> {
-    /// Returns the time of the queue in milliseconds.
+    /// Returns the time of the queue's clock in milliseconds.
     pub(super) fn now(&self) -> i64 {
         self.time.now()
     }

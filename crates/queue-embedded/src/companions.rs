@@ -67,12 +67,12 @@ impl Drop for Claim {
 pub(super) enum ClaimError {
     /// The companions belong to another file.
     Foreign(Foreign),
-    /// This file, which is the queue's file or a companion, cannot be opened or created.
+    /// The file at this path cannot be opened or created. It is the queue's file or a companion.
     Io(PathBuf, io::Error),
 }
 
-/// Claims the file at `path` for a connection. Creates a missing file, which only this user can read. Waits up to
-/// [`PATIENCE`] while another process opens or closes the file.
+/// Claims the queue's file at `path` for one more connection of this process. If the file is missing, creates it so
+/// that only the current user can read it. Waits up to [`PATIENCE`] while another process opens or closes the file.
 ///
 /// # Errors
 /// [`ClaimError`] if the companions belong to another file, or if the file cannot be opened or created.

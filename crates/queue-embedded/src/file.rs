@@ -57,8 +57,10 @@ impl Opened {
         found.filter(|file| self.claim.as_ref().is_some_and(|claim| claim.is_of(file)))
     }
 
-    /// Returns the fault of the `-wal` file. `None`: the `-wal` is as SQLite left it. If the `-wal` was removed, writes
-    /// its messages into the queue's file, because they are in no other file.
+    /// Returns the fault of the `-wal` file. `None`: the `-wal` is as SQLite left it.
+    ///
+    /// If another program has removed the `-wal`, this process still has the removed file open and can read the
+    /// messages in it. No other file contains these messages, so this function writes them into the queue's file.
     fn wal_fault(&self) -> Option<Foreign> {
         let wal = self.wal.as_ref()?;
         let state = wal.state();
@@ -76,8 +78,9 @@ impl Opened {
         (is_emptied && wal.state() == state).then_some(Foreign::WalEmptied)
     }
 
-    /// Empties an overwritten `-wal` that SQLite ignores, because no process had it open. Otherwise, other processes
-    /// would conclude that it was emptied while this process had it open.
+    /// Empties an overwritten `-wal` that SQLite ignores. SQLite ignores it if no process had it open when it was
+    /// overwritten. If it were not emptied, other processes would conclude that it was overwritten while this process
+    /// had it open.
     fn empty_ignored_wal(&self) {
         let is_overwritten = self.wal.as_ref().is_some_and(|wal| wal.state() == WalState::Overwritten);
         if is_overwritten && self.checkpoint("NOOP").is_ok_and(|(pages, _)| pages == 0) {

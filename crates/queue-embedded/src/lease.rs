@@ -27,7 +27,7 @@ pub(super) struct Source {
     pub(super) name: String,
     /// Set if the queue was ordered when it was opened.
     pub(super) ordered: bool,
-    /// Name of the dead-letter queue, which may not exist.
+    /// Name of the dead-letter queue. This queue does not necessarily exist.
     pub(super) dead_letter_name: String,
     /// Id of the dead-letter queue, and the number of times that a message may be received before it moves there.
     /// `None`: there is no dead-letter queue.
@@ -127,7 +127,7 @@ impl Group {
     }
 }
 
-/// Returns the time at which the next message of a queue becomes visible, in milliseconds of the queue's time. If a
+/// Returns the time at which the next message of a queue becomes visible, in milliseconds by the queue's clock. If a
 /// message is visible already, the time is in the past. `None`: the queue is empty.
 pub(super) fn next_visible(db: &Connection, queue: i64) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached("SELECT min(visible_at) FROM entry INDEXED BY entry_visible WHERE queue = ?1")?

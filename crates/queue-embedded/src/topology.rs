@@ -88,8 +88,8 @@ pub(super) fn find_or_create(db: &Connection, name: &str, ordered: bool) -> rusq
     Ok(Target { id: db.last_insert_rowid(), ordered })
 }
 
-/// Makes a queue and its messages ordered or unordered. Needed because a sender may create the queue before the
-/// consumer, and does not know whether the queue must be ordered.
+/// Makes a queue and its messages ordered or unordered. Needed because a queue may have been created by a sender, which
+/// does not know whether the consumer requires an ordered queue.
 fn reorder(db: &Connection, queue: i64, ordered: bool) -> rusqlite::Result<()> {
     db.execute("UPDATE queue SET ordered = ?2 WHERE id = ?1", params![queue, ordered])?;
     if ordered {

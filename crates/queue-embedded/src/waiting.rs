@@ -19,9 +19,9 @@ pub(super) struct Waiting {
     deadline: Duration,
     stop: CancellationToken,
     reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
-    /// Time at which the next message becomes visible, in milliseconds of the queue's time. The worker checks the queue
-    /// at this time, even if the file has not been written. `None`: no message will become visible unless the file is
-    /// written.
+    /// Time at which the next message becomes visible, in milliseconds by the queue's clock. The worker checks the
+    /// queue at this time, even if the file has not been written. `None`: no message will become visible unless the
+    /// file is written.
     due: Option<i64>,
     /// Set once the rows of the receive's queue in the table of queues were checked.
     is_checked: bool,

@@ -7,7 +7,7 @@ use crate::rows::{optional_text, read_attributes, sqlite_code, write_attributes}
 use crate::topology::find_or_create;
 use hostler_types::message::{AttributeValue, Attributes};
 
-/// Maximum length of the text that a dead letter keeps of unreadable attributes, in bytes.
+/// Maximum number of bytes of unreadable attributes to copy to the dead letter as text.
 const KEPT: usize = 4096;
 
 /// Name of the attribute that contains the stored text of unreadable attributes.
