@@ -20,13 +20,14 @@ use super::{BY_GUEST, GUEST};
 /// Maximum number of buffered bytes.
 pub(super) const BYTES: usize = 4 * 1024 * 1024;
 
-/// Maximum number of buffered bytes, including the new line, at which a guest's line is still accepted.
+/// Maximum number of buffered bytes, including a guest's line that is to be added. If there would be more, the line is
+/// dropped.
 const OF_GUESTS: usize = BYTES / 2;
 
-/// Number of bytes beyond the limit that are reserved for lines that report dropped lines.
+/// Number of additional bytes, beyond [`BYTES`], that are reserved for reports of dropped lines.
 const RESERVE: usize = 64 * 1024;
 
-/// Target of lines that report dropped lines.
+/// `tracing` target of the reports of dropped lines.
 const TARGET: &str = module_path!();
 
 /// Interval between two reports of dropped lines while more lines are dropped.
@@ -35,9 +36,9 @@ const BETWEEN: Duration = Duration::from_secs(1);
 /// Maximum number of bytes per write. A write exceeds it only to complete a line.
 const TOGETHER: usize = 64 * 1024;
 
-/// Maximum number of bytes to remove from the buffer at once, exceeded only to complete a line. While these bytes are
-/// being written, new lines already take the room of the written ones. Therefore, all lines together take at most this
-/// much memory beyond [`BYTES`].
+/// Maximum number of bytes to remove from the buffer at once, exceeded only to complete a line. The removed bytes stay
+/// in memory until all of them are written, but the written ones already make room for new lines. All lines together
+/// therefore take at most this much memory beyond [`BYTES`].
 const AT_ONCE: usize = 512 * 1024;
 
 /// Pause after each write, during which lines accumulate. Waking the writing thread for each line would cost more than
@@ -197,8 +198,8 @@ impl Origin {
         }
     }
 
-    /// Returns the maximum number of buffered bytes, including the new line, at which a line of this origin is
-    /// accepted.
+    /// Returns the maximum number of buffered bytes, including a line of this origin that is to be added. If there
+    /// would be more, the line is dropped.
     fn limit(self) -> usize {
         match self {
             Self::Guest => OF_GUESTS,

@@ -1,4 +1,5 @@
-//! OTLP connection to a collector, used by metrics and traces: protocol, endpoint, TLS roots and HTTP client.
+//! OTLP connection to a collector, used by metrics and traces: protocol, endpoint, TLS root certificates and HTTP
+//! client.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,8 +27,8 @@ pub(super) enum Protocol {
     Grpc,
 }
 
-/// Reads the protocol from two variables. The first variable applies to one signal and takes precedence. The second one
-/// applies to all signals.
+/// Reads the protocol from two variables. The first variable applies either to metrics or to traces, and takes
+/// precedence. The second one applies to both.
 pub(super) fn protocol<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>, names: [&str; 2]) -> Protocol {
     match reader.first(names, |reader, name| reader.word(name, &["http/protobuf", "grpc"])).as_deref() {
         Some("grpc") => Protocol::Grpc,
@@ -35,9 +36,9 @@ pub(super) fn protocol<F: Fn(&str) -> Option<String>>(reader: &mut Reader<F>, na
     }
 }
 
-/// Returns the endpoint for a signal: `own`, unchanged, if the signal has its own endpoint. Otherwise, returns `all`,
-/// the endpoint for all signals, with `path` appended if the protocol is HTTP (OTLP specification, "Endpoint URLs for
-/// OTLP/HTTP").
+/// Returns the endpoint for metrics or for traces. If these have their own endpoint `own`, returns it unchanged.
+/// Otherwise, returns the common endpoint `all`, with `path` appended if the protocol is HTTP (OTLP specification,
+/// "Endpoint URLs for OTLP/HTTP").
 pub(super) fn endpoint(own: Option<String>, all: &str, protocol: Protocol, path: &str) -> String {
     match (own, protocol) {
         (Some(own), _) => own,
@@ -53,14 +54,14 @@ fn below(endpoint: &str, path: &str) -> String {
     url.into()
 }
 
-/// Returns the TLS roots for `endpoint` over gRPC. They are needed because the exporter trusts no certificate by
-/// default. `None`: the endpoint does not use TLS.
+/// Returns the TLS configuration for `endpoint` over gRPC, which trusts the system's root certificates. Needed because
+/// the exporter trusts no certificate by default. `None`: the endpoint does not use TLS.
 pub(super) fn tls(endpoint: &str) -> Option<ClientTlsConfig> {
     let is_plain = Url::parse(endpoint).is_ok_and(|url| url.scheme() == "http");
     (!is_plain).then(|| ClientTlsConfig::new().with_enabled_roots())
 }
 
-/// Builds the exporter for a signal from its builder.
+/// Completes a builder of opentelemetry-otlp, and builds the exporter for metrics or for traces.
 macro_rules! exporter {
     ($builder:expr, $protocol:expr, $endpoint:expr, $timeout:expr, $fault:expr) => {
         match $protocol {

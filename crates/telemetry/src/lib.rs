@@ -34,10 +34,11 @@ use tracing_subscriber::{EnvFilter, reload};
 
 use backlog::Backlog;
 
-/// Target of the lines that guests write.
+/// `tracing` target of the lines that guests write.
 pub const GUEST: &str = "hostler::guest";
 
-/// Target of hostler's own lines that guests can cause in unlimited number. These lines never displace other lines.
+/// `tracing` target of hostler's own lines that guests can cause in unlimited number. These lines never displace other
+/// lines.
 pub const BY_GUEST: &str = "hostler::by_guest";
 
 /// Format of log lines.
@@ -99,7 +100,7 @@ pub fn start(form: Form) -> Logs {
     Logs { verbosity: Some(Verbosity::new(handle, wanted)), backlog }
 }
 
-/// Target of events that explain a long wait. Commands display these events in the same way as warnings.
+/// `tracing` target of events that explain a long wait. Commands display these events in the same way as warnings.
 pub const PROGRESS: &str = "hostler::progress";
 
 /// Displays hostler's own warnings and progress on standard error. Used by commands that have no log.
@@ -117,8 +118,8 @@ pub fn show_warnings() {
     }
 }
 
-/// Prevents a panic from hanging the process when memory has run out. Hooks that this crate installs later provide the
-/// same protection.
+/// Prevents a panic from hanging the process when memory has run out. The panic hooks that this crate installs later
+/// provide the same protection.
 pub fn bound_panics() {
     panics::bound();
 }

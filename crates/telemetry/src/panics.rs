@@ -8,7 +8,7 @@ use std::panic::{self, PanicHookInfo};
 use std::thread;
 
 thread_local! {
-    /// Set while this thread runs work whose panics the caller of the work catches and reports.
+    /// Set while this thread runs work in [`expecting`], whose caller catches and reports panics.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 

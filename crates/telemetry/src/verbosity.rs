@@ -5,12 +5,14 @@ use std::sync::{Mutex, PoisonError};
 use tracing_subscriber::filter::{LevelFilter, ParseError};
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// Targets whose `debug` and `trace` levels log whole requests, including message bodies and signatures. They are
-/// limited to `info` at every level. Targets and modules in `RUST_LOG` are exempt.
+/// `tracing` targets whose `debug` and `trace` levels log whole requests, including message bodies and signatures. They
+/// are limited to `info`, whatever the level of the log is. The limit does not apply to a target or module that
+/// `RUST_LOG` names.
 const TALKATIVE: [&str; 8] = ["aws", "h2", "hyper", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
 
-/// Target whose warnings are suppressed, with the directive that suppresses them: the target would log each failed
-/// attempt, but hostler logs one line per failed export. Not suppressed if `RUST_LOG` names the target.
+/// A `tracing` target whose warnings are suppressed, and the directive that suppresses them. The target would log each
+/// failed attempt, but hostler logs one line per failed export. If `RUST_LOG` names the target, its warnings are not
+/// suppressed.
 const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
 
 /// The level of the log: that of `RUST_LOG`, or a raised level.

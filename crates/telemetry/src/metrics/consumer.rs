@@ -27,7 +27,7 @@ pub struct Named {
 /// Name and type of the operation that extends leases. The semantic conventions define no type for this operation.
 const EXTEND: (&str, Option<&str>) = ("extend", None);
 
-/// A call to the queue service. Sends are recorded by [`ConsumerMetrics::sent`].
+/// A call to the queue service. Calls that send messages are recorded by [`ConsumerMetrics::sent`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Receives messages, including the wait for messages.
@@ -104,7 +104,7 @@ struct Inner {
     queue: Mutex<Queue>,
 }
 
-/// Series in which nearly every message is recorded.
+/// Histograms to which nearly every message adds a value.
 struct Often {
     /// Run times of handlers, by outcome.
     process: [Series<f64>; OutcomeKind::ALL.len()],

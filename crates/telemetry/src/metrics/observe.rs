@@ -14,10 +14,10 @@ use hostler_types::OutcomeKind;
 /// All consumers of the host.
 pub(super) type Consumers = Arc<[ConsumerMetrics]>;
 
-/// Name and read function of a metric.
+/// Name of a metric, and the function that reads its value.
 type Row<F> = (&'static str, F);
 
-/// Read functions for a counter, a consumer's state, and the last counts of a queue.
+/// Functions that each read one value: from the counters, from a consumer's state, or from the last counts of a queue.
 type OfCounts = fn(&Counts) -> &AtomicU64;
 type OfShown = fn(&Shown) -> usize;
 type OfSeen = fn(&Seen) -> u64;

@@ -20,7 +20,7 @@ use super::super::variables::Reader as Variables;
 use super::StartError;
 use super::reader::Reader;
 
-/// Path for metrics, appended to an endpoint for all signals.
+/// Path for metrics, appended to an endpoint that applies to both metrics and traces.
 const PATH: &str = "/v1/metrics";
 
 /// Interval between exports, unless `OTEL_METRIC_EXPORT_INTERVAL` sets another.
@@ -29,7 +29,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Timeout of one request, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Timeout of one export including retries, even if the collector requests a longer delay.
+/// Timeout of one export including retries. Applies even if the collector requests a longer delay before a retry.
 const EXPORT: Duration = Duration::from_secs(30);
 
 /// Maximum time, after a stop, to wait for the current export. Also the maximum time for the last export after it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::collector::{self, Protocol};
 use super::super::variables::Reader;
 
-/// Path for spans, appended to an endpoint for all signals.
+/// Path for traces, appended to an endpoint that applies to both metrics and traces.
 const PATH: &str = "/v1/traces";
 
 /// Time limit for the delivery of a batch, unless `OTEL_EXPORTER_OTLP_TIMEOUT` sets another.

@@ -115,7 +115,8 @@ impl Traces {
         self.unsampled(&beginning).unwrap_or_else(|| self.sampled(kind, name.into(), beginning))
     }
 
-    /// Returns an unsampled span, which needs no name, if the sampler rejects the span. `None`: the sampler accepts it.
+    /// Returns an unsampled span if hostler's own sampler rejects the span. An unsampled span needs no name. `None`:
+    /// the span is not rejected.
     fn unsampled(&self, beginning: &Beginning<'_>) -> Option<Span> {
         let is_sampled = self.sampler.as_ref().is_none_or(|sampler| sampler.samples(beginning));
         (!is_sampled).then(|| Span::unsampled(beginning.parent))

@@ -28,7 +28,7 @@ impl Sampler {
         Self(Arc::new(Mutex::new(Bucket::new(TRACES, Instant::now()))))
     }
 
-    /// Returns `true` if a span with these parameters must be sampled. May use a permit of the limit.
+    /// Returns `true` if a span with these parameters must be sampled. May use one permit of the limit per second.
     pub(super) fn samples(&self, beginning: &Beginning<'_>) -> bool {
         match beginning.parent {
             Some(parent) => parent.is_sampled(),
