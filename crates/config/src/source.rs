@@ -170,7 +170,7 @@ fn text_within(file: File) -> io::Result<String> {
 }
 
 /// Reads `host.health_file` from the variables or from the file. `None`: the key is not set, or its value is not text.
-/// Does not use figment, because its code would take much of the memory that the health check may use.
+/// Does not use figment, because its code would take up much of the health check's small memory budget.
 pub(super) fn health_file(file: Option<&Path>, env: &Variables) -> Option<PathBuf> {
     let path = match env.value("host__health_file") {
         Some(path) => path.to_str()?.to_owned(),

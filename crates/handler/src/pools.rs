@@ -44,9 +44,9 @@ const NICENESS: i32 = 12;
 /// thread.
 const SOON: u64 = 1_000;
 
-/// Initial value of a consumer's usual computing time, in microseconds. The value is low enough for the first few
-/// guests to wait for the fast pool's first thread together (see [`SOON`]). The value is high enough for further
-/// guests, which may compute for long, to start on other threads.
+/// Assumed computing time of a consumer's guests, in microseconds, before any guest of the consumer has been measured.
+/// Low enough that the first few guests all queue for the fast pool's first thread (see [`SOON`]), and high enough that
+/// later guests start on other threads, because the guests may turn out to compute for a long time.
 const UNKNOWN: u64 = SOON / 4;
 
 thread_local! {

@@ -73,7 +73,7 @@ impl Stranded {
     }
 }
 
-/// Returns the positions of messages whose time never comes.
+/// Returns the positions of messages that never become due, because their time is later than any that a driver stores.
 fn never_due(db: &Session<'_>, queue: i64) -> rusqlite::Result<Vec<Place>> {
     db.prepare_cached(
         "SELECT enqueued_at, seq FROM entry INDEXED BY entry_visible WHERE queue = ?1 AND visible_at > ?2 LIMIT ?3",

@@ -215,7 +215,7 @@ fn no_credentials(
     })
 }
 
-/// Describes the credential sources that environment variables name. If no credentials are found, the usual cause is a
+/// Describes the credential sources that are named in environment variables. If no credentials are found, the usual cause is a
 /// typo in one of these variables. `variable`: looks up an environment variable.
 fn asked_for(variable: impl Fn(&str) -> Option<String>) -> String {
     let profile = variable("AWS_PROFILE").map(|name| {

@@ -201,9 +201,10 @@ struct ReceiveParams {
 }
 
 impl ReceiveParams {
-    /// Converts a request. SQS starts the lease at an unknown moment during the wait. So that our lease does not
-    /// outlast it, ours starts with the call. To leave a usable part of our lease, the wait takes at most two thirds of
-    /// it. If the lease is too short for a wait of one second, a longer lease is requested from SQS.
+    /// Converts a request. SQS starts a message's lease at an unknown moment during the wait. We count our lease from
+    /// the start of the call, so that it ends no later than the lease in SQS. The wait takes at most two thirds of our
+    /// lease, so that a usable part of the lease remains. If our lease is too short for a wait of one second, requests a
+    /// longer lease from SQS.
     fn of(request: Receive) -> Self {
         let wait = match request.wait.min(MAX_WAIT).min(request.lease * 2 / 3).as_secs() {
             0 if request.wait.is_zero() => 0,

@@ -23,7 +23,7 @@ pub enum OutcomeKind {
     TimedOut,
     /// The guest was stopped because the lease was lost.
     LeaseLost,
-    /// The guest was stopped, or not started, because the host shuts down.
+    /// The guest was stopped, or not started, because the host is shutting down.
     Shutdown,
 }
 

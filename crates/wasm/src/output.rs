@@ -1,4 +1,4 @@
-//! A guest's standard streams, which write to the output of the call that runs in the guest's sandbox.
+//! Standard output and standard error of a guest. Writes to them go to the output of the call that the guest handles.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -104,8 +104,8 @@ impl fmt::Write for Line {
 
 /// Returns a warning if the process itself has a memory limit.
 ///
-/// Under a limit of the process itself, the kernel refuses allocations, and a refused allocation ends the process. Under a limit
-/// of the container, the kernel does not refuse allocations.
+/// With a limit on the process itself (`ulimit`), the kernel refuses allocations, and a refused allocation ends the process. A
+/// limit on the container needs no warning, because the kernel does not refuse allocations there.
 pub fn own_memory_limit() -> Option<String> {
     let limits = [(Resource::As, 'v'), (Resource::Data, 'd')];
     let (kib, flag) = limits.into_iter().find_map(|(limit, flag)| Some((getrlimit(limit).current? >> 10, flag)))?;

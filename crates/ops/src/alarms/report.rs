@@ -36,7 +36,7 @@ pub fn notice(delta: &AlarmDelta, unread: &[Unread], at: SystemTime) -> Notice {
     Notice { summary, lines, document }
 }
 
-/// Returns `true` if `delta` contains an alarm of a critical queue that is not resolved.
+/// Returns `true` if `delta` contains an unresolved alarm of a critical queue.
 fn is_critical(delta: &AlarmDelta) -> bool {
     delta.news.iter().any(|news| news.level.critical && news.change != Change::Resolved)
 }

@@ -57,7 +57,7 @@ pub struct TopicFinding {
     pub topic: String,
     /// Set if nothing was published to the topic during the period [`Windows::topics`].
     pub inactive: bool,
-    /// Number of messages published in that period. `None`: the service has no record.
+    /// Number of messages published during the period [`Windows::topics`]. `None`: the service has no record.
     pub published: Option<u64>,
     /// Set if the config names the topic.
     pub named_by_config: bool,

@@ -10,7 +10,7 @@ use crate::Look;
 use hostler_queue::{Admin, QueueError};
 use hostler_types::message::Message;
 
-/// Passes each message that a drop would remove to `show`. Returns the reason why the operation ended, and the number
+/// Calls `show` with each message that a drop would remove. Returns the reason why the operation ended, and the number
 /// of messages that were not inspected. For an ordered queue, this number includes messages that follow an unmoved
 /// message of their group.
 ///

@@ -24,7 +24,7 @@ pub(super) const DEAD_LETTER_RETENTION: Duration = Duration::from_secs(14 * 8640
 /// 1000).
 const MOST_RECEIVES: u32 = 1000;
 
-/// Time for which a queue keeps a message in addition to the consumer's longest delay. Equals the default retention of
+/// Time for which a queue keeps a message beyond the consumer's longest delay. Equals the default retention of
 /// a new queue on AWS (4 days).
 const AFTER_A_DELAY: Duration = Duration::from_secs(4 * 86400);
 

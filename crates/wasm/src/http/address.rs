@@ -18,9 +18,10 @@ const GLOBAL_V6: &str = "2000::/3";
 /// addresses embed another address (IANA IPv6 special-purpose address registry).
 const SPECIAL_V6: &str = "2001::/23 2001:db8::/32 2002::/16 3fff::/20";
 
-/// The special-purpose blocks and the global block, parsed.
+/// The parsed blocks of [`SPECIAL_V4`] and [`SPECIAL_V6`], which guests may not reach.
 static SPECIAL: LazyLock<Vec<IpNet>> =
     LazyLock::new(|| [SPECIAL_V4, SPECIAL_V6].into_iter().flat_map(blocks).collect());
+/// The parsed block of [`GLOBAL_V6`].
 static GLOBAL: LazyLock<Vec<IpNet>> = LazyLock::new(|| blocks(GLOBAL_V6).collect());
 
 fn blocks(text: &'static str) -> impl Iterator<Item = IpNet> {
