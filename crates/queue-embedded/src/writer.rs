@@ -348,8 +348,8 @@ impl Core {
         buried
     }
 
-    /// Runs the jobs in one transaction. If an index is missing, creates it and runs the jobs again. If a job fails, runs each job again in a separate transaction, so that the
-    /// failed job does not undo the other jobs.
+    /// Runs the jobs in one transaction. If an index is missing, creates it and runs the jobs again. If a job fails, runs
+    /// each job again in a separate transaction, so that the failed job does not undo the other jobs.
     fn transact<J: Job>(&mut self, durable: bool, jobs: &mut [J]) -> Vec<Result<(), QueueError>> {
         let mut committed = self.commit(durable, jobs);
         if committed.as_ref().is_err_and(|error| self.file.restore_indexes(error.cause())) {
