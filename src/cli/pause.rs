@@ -138,7 +138,7 @@ mod tests {
         let silent = Presence::Silent(health::Reason::Stale { age: Duration::from_secs(12) });
         assert_eq!(
             effects(&silent)[0],
-            "pauses as soon as the host notices; the host has written nothing for 12s; it should every 2s"
+            "pauses as soon as the host notices; the host has written nothing for 12s; it should write every 2s"
         );
     }
 }
