@@ -20,8 +20,7 @@ pub struct StartPeriod {
     pub pid1_started_at: Option<Timestamp>,
 }
 
-/// Returns a reason if another host has stopped writing this file. The report does not contain the consumers of that
-/// host, so it is unknown whether they make progress.
+/// The verdict on a host.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The status of the host.
@@ -145,7 +144,8 @@ fn reasons(report: &Report, now: Timestamp) -> Vec<Reason> {
     }
 }
 
-/// Returns a reason if another host that writes the same file no longer does. The report does not show its consumers.
+/// Returns a reason if another host has stopped writing this file. The report does not contain the consumers of that
+/// host, so it is unknown whether they make progress.
 fn frozen(other: &OtherHost, now: Timestamp) -> Option<Reason> {
     let age = now.since(other.written_at);
     (age > STALE_AFTER).then_some(Reason::OtherSilent { pid: other.pid, age })
