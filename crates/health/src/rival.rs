@@ -69,9 +69,7 @@ impl Rivals {
             && found.pid_namespace.is_some()
             && found.pid_namespace == namespace::own()
         {
-            rivals.note(&found);
-            // The author may have ended, and may not have been alone.
-            rivals.others.extend(found.others.into_iter().filter(|other| other.pid != std::process::id()));
+            rivals.note(found);
         }
         rivals
     }
@@ -85,18 +83,31 @@ impl Rivals {
         let is_rival = !last.is_found(&found);
         let was_told = std::mem::replace(&mut self.is_told, is_rival);
         let rival = (is_rival && !was_told).then(|| last.rival(&found));
-        if is_rival && found.pid_namespace == last.pid_namespace {
-            self.note(&found);
+        if is_rival && found.pid_namespace.is_some() && found.pid_namespace == last.pid_namespace {
+            self.note(found);
         }
         rival
     }
 
-    /// Remembers the author of a report from this PID namespace, unless it is this process.
-    fn note(&mut self, found: &Report) {
-        if found.pid_namespace.is_some() && found.pid != std::process::id() {
-            self.others.retain(|other| other.pid != found.pid);
-            let Report { pid, started_at, written_at, .. } = *found;
-            self.others.push(OtherHost { pid, started_at, written_at });
+    /// Remembers the author of a report from this PID namespace, and the other hosts that the author has found. With three
+    /// hosts, the report of one may always be replaced before this process reads the file.
+    fn note(&mut self, found: Report) {
+        let Report { pid, started_at, written_at, others, .. } = found;
+        for other in others {
+            // After the system clock has been set back, a time may be in the future until the author finds a new report.
+            let other = OtherHost { written_at: other.written_at.min(written_at), ..other };
+            if self.others.iter().all(|known| known.pid != other.pid || known.written_at < other.written_at) {
+                self.remember(other);
+            }
+        }
+        self.remember(OtherHost { pid, started_at, written_at });
+    }
+
+    /// Remembers a host in place of what is known of its process id, unless it is this process.
+    fn remember(&mut self, host: OtherHost) {
+        if host.pid != std::process::id() {
+            self.others.retain(|known| known.pid != host.pid);
+            self.others.push(host);
         }
     }
 
@@ -167,6 +178,28 @@ mod tests {
             HealthFile::new(&path).write(&found).unwrap();
             assert_eq!(rivals.look(&path), Some(rival), "{found:?}");
             rivals.is_told = false;
+        }
+    }
+
+    #[test]
+    fn a_host_whose_reports_another_one_always_replaces_is_no_silent_host() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("health.json");
+        let own = super::super::Clock::start().report(|_| Vec::new());
+        // The first process of the namespace, in place of the host that this process never finds. The other one has ended.
+        let (pid, replacing) = (1, u32::MAX);
+        let started_at = process::info(pid).unwrap().started_at.unwrap();
+        let at = |seconds| own.written_at.plus(Duration::from_secs(seconds));
+        let mut rivals = Rivals::default();
+        rivals.wrote(&own);
+        // Columns: the times of the report and of the other host in it; the expected time of the other host.
+        for (report, other, expected) in [(1, 1, 1), (20, 19, 19), (21, 18, 19), (30, 90, 30), (31, 31, 31)] {
+            let others = vec![OtherHost { pid, started_at, written_at: at(other) }];
+            let found = Report { pid: replacing, written_at: at(report), others, ..own.clone() };
+            HealthFile::new(&path).write(&found).unwrap();
+            rivals.look(&path);
+            let expected = OtherHost { pid, started_at, written_at: at(expected) };
+            assert_eq!(rivals.others(), [expected], "{found:?}");
         }
     }
 
