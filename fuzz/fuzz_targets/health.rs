@@ -30,6 +30,7 @@ fuzz_target!(|input: &[u8]| {
     let now = moved(written_at, by_file);
     let process = (of_process > 0).then(|| ProcessInfo {
         started_at: (of_process > 1).then(|| moved(read.as_ref().map_or(now, |report| report.started_at), of_process)),
+        since_boot: None,
     });
     let pid1_started_at = (of_pid1 > 0).then(|| moved(now, of_pid1));
     let limit = Duration::from_secs(300);

@@ -153,7 +153,8 @@ fn settles(status: &StatusHandle) -> bool {
         others: Vec::new(),
     };
     let start_period = StartPeriod { limit: SECOND, pid1_started_at: None };
-    let judged = verdict(Ok(&report), Some(ProcessInfo { started_at: None }), Timestamp::now(), start_period);
+    let judged =
+        verdict(Ok(&report), Some(ProcessInfo { started_at: None, since_boot: None }), Timestamp::now(), start_period);
     assert!(matches!(judged.reasons[..], [] | [Reason::NotSettling { .. }]), "{judged:?}");
     judged.reasons.is_empty()
 }

@@ -54,7 +54,7 @@ fn host_here() -> Option<u32> {
 }
 
 /// Returns `true` if `pid` is another `hostler run` process in the PID namespace of this process.
-fn is_host_here(pid: u32) -> bool {
+pub(super) fn is_host_here(pid: u32) -> bool {
     let name = |pid: &str| fs::read(format!("/proc/{pid}/comm")).ok();
     let of = pid.to_string();
     let is_same = |one: Option<Vec<u8>>, other: Option<Vec<u8>>| one.is_some() && one == other;

@@ -16,6 +16,9 @@ const TICKS_PER_SECOND: u64 = 100;
 pub struct ProcessInfo {
     /// Start time by the current system clock, precise to about 1/100 s. `None`: `/proc` does not provide the start time.
     pub started_at: Option<Timestamp>,
+    /// Time from the machine's boot to the start. Unlike `started_at`, does not change when the system clock is set. `None`:
+    /// `/proc` does not provide the start time.
+    pub since_boot: Option<Duration>,
 }
 
 /// Returns the running process with this id. `None`: there is no process with this id, or only a zombie. If `/proc` is
@@ -24,14 +27,15 @@ pub fn info(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok();
     let Some(stat) = stat.as_deref().and_then(parse_stat) else {
         // `/proc` may be unavailable, or may hide other users' processes (`hidepid`).
-        return answers(pid).then_some(ProcessInfo { started_at: None });
+        return answers(pid).then_some(ProcessInfo { started_at: None, since_boot: None });
     };
     if stat.is_dead() {
         return None;
     }
     // If the kernel deschedules this thread between the readings of the two clocks, the computed start time is too
     // late. The earliest of several results is therefore the most accurate.
-    Some(ProcessInfo { started_at: (0..3).filter_map(|_| started_at(stat.started)).min() })
+    let started_at = (0..3).filter_map(|_| started_at(stat.started)).min();
+    Some(ProcessInfo { started_at, since_boot: Some(stat.started) })
 }
 
 /// Returns the wall-clock time that is `after_boot` after the machine's boot.

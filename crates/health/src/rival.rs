@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use super::process::ProcessInfo;
 use super::verdict::START_TOLERANCE;
 use super::{OtherHost, Report, Timestamp, namespace, process};
 
@@ -48,15 +49,45 @@ pub struct Rivals {
     last: Option<Writing>,
     is_told: bool,
     /// Other hosts in this PID namespace that have written the file. Some of them may have ended.
-    others: Vec<OtherHost>,
+    others: Vec<Known>,
 }
 
-impl OtherHost {
-    /// Returns `true` if the host is still running. If a process with its id started later, the id has been reused and
-    /// the host has ended.
+/// Another host, and the process that is this host.
+#[derive(Debug)]
+struct Known {
+    host: OtherHost,
+    /// The process at the time at which this process first learned of the host.
+    process: ProcessInfo,
+}
+
+impl Known {
+    /// Finds the process of a host. `None`: the host has ended.
+    fn of(host: OtherHost) -> Option<Self> {
+        let process = process::info(host.pid)?;
+        is_author(&host, process, namespace::is_host_here).then_some(Self { host, process })
+    }
+
+    /// Returns `true` if the host is still running.
     fn runs(&self) -> bool {
-        let is_author = |start: Timestamp| start.since(self.started_at) <= START_TOLERANCE;
-        process::info(self.pid).is_some_and(|process| process.started_at.is_none_or(is_author))
+        process::info(self.host.pid).is_some_and(|process| self.runs_as(process, namespace::is_host_here))
+    }
+
+    /// Returns `true` if `process`, the running process with the host's id, is still the host. Does not compare times of
+    /// the system clock, which may have been set in the meantime.
+    fn runs_as(&self, process: ProcessInfo, is_host_here: impl FnOnce(u32) -> bool) -> bool {
+        match (self.process.since_boot, process.since_boot) {
+            (Some(before), Some(now)) => before == now,
+            _ => is_author(&self.host, process, is_host_here),
+        }
+    }
+}
+
+/// Returns `true` if `process`, the running process with the host's id, is the host. If the process started later than the
+/// host, the id has been reused and the host has ended. If the start time is unknown, `is_host_here` decides.
+fn is_author(host: &OtherHost, process: ProcessInfo, is_host_here: impl FnOnce(u32) -> bool) -> bool {
+    match process.started_at {
+        Some(start) => start.since(host.started_at) <= START_TOLERANCE,
+        None => is_host_here(host.pid),
     }
 }
 
@@ -93,28 +124,30 @@ impl Rivals {
     /// hosts, the report of one may always be replaced before this process reads the file.
     fn note(&mut self, found: Report) {
         let Report { pid, started_at, written_at, others, .. } = found;
+        self.others.retain(Known::runs);
         for other in others {
             // After the system clock has been set back, a time may be in the future until the author finds a new report.
             let other = OtherHost { written_at: other.written_at.min(written_at), ..other };
-            if self.others.iter().all(|known| known.pid != other.pid || known.written_at < other.written_at) {
+            if self.others.iter().all(|known| known.host.pid != other.pid || known.host.written_at < other.written_at) {
                 self.remember(other);
             }
         }
         self.remember(OtherHost { pid, started_at, written_at });
     }
 
-    /// Remembers a host in place of what is known of its process id, unless it is this process.
+    /// Remembers a host that runs, or the newer times of a known host. Ignores this process.
     fn remember(&mut self, host: OtherHost) {
-        if host.pid != std::process::id() {
-            self.others.retain(|known| known.pid != host.pid);
-            self.others.push(host);
+        match self.others.iter_mut().find(|known| known.host.pid == host.pid) {
+            Some(known) => known.host = host,
+            None if host.pid == std::process::id() => {}
+            None => self.others.extend(Known::of(host)),
         }
     }
 
     /// Returns the other running hosts in this PID namespace that have written the file.
     pub fn others(&mut self) -> Vec<OtherHost> {
-        self.others.retain(OtherHost::runs);
-        self.others.clone()
+        self.others.retain(Known::runs);
+        self.others.iter().map(|known| known.host.clone()).collect()
     }
 
     /// Records a write of this process.
@@ -226,17 +259,45 @@ mod tests {
             (own.clone(), vec![pid]),
             (Report { pid: u32::MAX, ..own.clone() }, vec![pid]),
             (Report { pid: pid + 1, pid_namespace: Some("boot/1".to_owned()), ..own.clone() }, vec![pid]),
-            (Report { started_at: started_at.minus(Duration::from_secs(60)), ..frozen }, vec![]),
         ] {
             file.write(&found).unwrap();
             rivals.look(&path);
             assert_eq!(pids(&mut rivals), others, "{found:?}");
         }
+        let reused = Report { started_at: started_at.minus(Duration::from_secs(60)), ..frozen };
+        file.write(&reused).unwrap();
+        assert_eq!(pids(&mut Rivals::start(&path)), [] as [u32; 0]);
         let ended = Report { pid: u32::MAX, ..own };
         file.write(&ended).unwrap();
         assert_eq!(pids(&mut Rivals::start(&path)), [] as [u32; 0]);
         let others = vec![OtherHost { pid, started_at, written_at: ended.written_at }];
         file.write(&Report { others, ..ended }).unwrap();
         assert_eq!(pids(&mut Rivals::start(&path)), [pid], "it knew of another one");
+    }
+
+    #[test]
+    fn a_step_of_the_system_clock_ends_no_host() {
+        let at = Timestamp::now();
+        let seconds = Duration::from_secs;
+        let process = |started_at, since_boot| ProcessInfo { started_at, since_boot };
+        let host = OtherHost { pid: 7, started_at: at, written_at: at };
+        let known = |since_boot| Known { host: host.clone(), process: process(Some(at), since_boot) };
+        let (start, later) = (Some(seconds(40)), Some(seconds(41)));
+        let unasked = |_| unreachable!("the start is known");
+        assert!(known(start).runs_as(process(Some(at.plus(seconds(3600))), start), unasked), "the clock was set");
+        assert!(known(start).runs_as(process(None, start), unasked));
+        assert!(!known(start).runs_as(process(Some(at), later), unasked), "the id was reused");
+    }
+
+    #[test]
+    fn a_process_of_unknown_start_counts_only_if_it_is_a_host() {
+        let at = Timestamp::now();
+        let process = ProcessInfo { started_at: None, since_boot: None };
+        let host = OtherHost { pid: 7, started_at: at, written_at: at };
+        let known = Known { host: host.clone(), process };
+        for is_host in [true, false] {
+            assert_eq!(is_author(&host, process, |pid| is_host && pid == 7), is_host);
+            assert_eq!(known.runs_as(process, |pid| is_host && pid == 7), is_host);
+        }
     }
 }

@@ -218,7 +218,10 @@ mod tests {
         }
     }
 
-    const ALIVE: fn() -> Option<ProcessInfo> = || Some(ProcessInfo { started_at: Some(ago(1000)) });
+    fn process(started_at: Option<Timestamp>) -> Option<ProcessInfo> {
+        Some(ProcessInfo { started_at, since_boot: None })
+    }
+    const ALIVE: fn() -> Option<ProcessInfo> = || process(Some(ago(1000)));
 
     fn judged(report: &Report, process: Option<ProcessInfo>, pid1_age: Option<u64>) -> Verdict {
         let start_period = StartPeriod { limit: seconds(300), pid1_started_at: pid1_age.map(ago) };
@@ -340,12 +343,12 @@ mod tests {
 
     #[test]
     fn only_the_process_that_wrote_the_file_is_believed() {
-        let started = |age: Option<u64>| Some(ProcessInfo { started_at: age.map(ago) });
+        let started = |age: Option<u64>| process(age.map(ago));
         let file = report(Vec::new());
         // Columns: the process with the process id in the file; the age of PID 1; the expected status.
         let table = [
             (started(Some(1000)), None, Status::Healthy),
-            (Some(ProcessInfo { started_at: Some(ago(1000).plus(START_TOLERANCE)) }), None, Status::Healthy),
+            (process(Some(ago(1000).plus(START_TOLERANCE))), None, Status::Healthy),
             (started(Some(1500)), None, Status::Healthy),
             (started(None), None, Status::Healthy),
             (started(Some(999)), Some(999), Status::Unhealthy),

@@ -70,7 +70,7 @@ fn judged(report: ConsumerReport, now: Timestamp) -> Vec<Reason> {
         others: Vec::new(),
     };
     let start_period = StartPeriod { limit: Duration::ZERO, pid1_started_at: None };
-    verdict(Ok(&report), Some(ProcessInfo { started_at: None }), now, start_period).reasons
+    verdict(Ok(&report), Some(ProcessInfo { started_at: None, since_boot: None }), now, start_period).reasons
 }
 
 fn faults_of_health(
