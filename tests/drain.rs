@@ -205,6 +205,21 @@ fn a_host_whose_terminal_hangs_up_drains() {
     assert_eq!(world.depth("work"), Depth::default());
 }
 
+#[test]
+fn a_host_that_was_told_to_ignore_a_hang_up_outlives_its_terminal() {
+    let world = work("", "");
+    world.send("work", ["w2000"]);
+    let line = format!("trap '' HUP; exec '{}' run 2>log", env!("CARGO_BIN_EXE_hostler"));
+    let mut terminal = Host::start(world.program("script", &["--quiet", "--return", "--command", &line, "typescript"]));
+    in_flight(&world, 1);
+    let id = world.verdict()["report"]["pid"].as_u64().unwrap().try_into().unwrap();
+    kill_process(pid(id), Signal::HUP).unwrap();
+    let log = || fs::read_to_string(world.path("log")).unwrap();
+    until("it goes on", PATIENCE, || log().contains("SIGHUP has no effect").then_some(()));
+    kill_process(pid(id), Signal::TERM).unwrap();
+    assert_eq!(terminal.wait_exit(PATIENCE), 0, "{}", log());
+}
+
 /// Returns true if a process handles SIGTERM, by its status (proc(5): bit n-1 of `SigCgt` is signal n). SIGINT's handler is the
 /// one that comes after it: a handler counts as there a moment before what it does is registered.
 fn handles_term(status: &str) -> bool {

@@ -1,6 +1,8 @@
 //! Signal handling. The first SIGTERM or SIGINT starts the drain. The second of these signals ends the process immediately.
-//! SIGHUP starts the drain of a host that was started in a terminal. SIGUSR1 raises the log level, and SIGUSR2 restores it.
+//! SIGHUP starts the drain of a host that was started in a terminal, unless the host was started with SIGHUP ignored. SIGUSR1
+//! raises the log level, and SIGUSR2 restores it.
 
+use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -30,19 +32,29 @@ pub(super) enum HangUp {
     /// The host drains. The signal means that its terminal was closed, so nobody sees the host any more.
     Drain,
     /// The host logs the signal and continues. A host without a terminal receives SIGHUP only if somebody sends the
-    /// signal by hand.
+    /// signal by hand. A host that was started with SIGHUP ignored, as by `nohup`, shall outlive its terminal.
     Log,
 }
 
 impl HangUp {
     /// Returns the reaction of this process. A process has a terminal if its standard input or standard error is one.
+    /// Must be called before [`Signals::install`], whose handler replaces an inherited disposition.
     pub(super) fn of_process() -> Self {
-        Self::of(io::stdin().is_terminal() || io::stderr().is_terminal())
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Self::of(io::stdin().is_terminal() || io::stderr().is_terminal(), ignores(&status, SIGHUP))
     }
 
-    fn of(has_terminal: bool) -> Self {
-        if has_terminal { Self::Drain } else { Self::Log }
+    fn of(has_terminal: bool, is_ignored: bool) -> Self {
+        if has_terminal && !is_ignored { Self::Drain } else { Self::Log }
     }
+}
+
+/// Returns `true` if a process ignores `signal`. `status` is the content of `/proc/<pid>/status`, in which bit n - 1 of
+/// `SigIgn` stands for signal n (proc(5)).
+fn ignores(status: &str, signal: i32) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let bits = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> (signal - 1) & 1 == 1)
 }
 
 /// Makes a write beyond the file size limit (`ulimit -f`) fail with EFBIG. Without a handler, SIGXFSZ would end the process. In
@@ -127,5 +139,33 @@ impl Signals {
         if let Some(verbosity) = verbosity {
             let _ = self.verbosity.set(verbosity);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hang_up_drains_only_where_the_terminal_was_to_end_the_host() {
+        for (has_terminal, is_ignored, expected) in [
+            (true, false, HangUp::Drain),
+            (true, true, HangUp::Log),
+            (false, false, HangUp::Log),
+            (false, true, HangUp::Log),
+        ] {
+            assert_eq!(HangUp::of(has_terminal, is_ignored), expected, "{has_terminal} {is_ignored}");
+        }
+    }
+
+    #[test]
+    fn an_ignored_signal_is_found_in_the_status() {
+        let status = |bits: &str| {
+            format!("Name:\thostler\nSigBlk:\t0000000000000001\nSigIgn:\t{bits}\nSigCgt:\t0000000000000001\n")
+        };
+        assert!(ignores(&status("0000000000000001"), SIGHUP) && ignores(&status("0000000000001001"), SIGHUP));
+        assert!(!ignores(&status("0000000000001000"), SIGHUP));
+        assert!(ignores(&status("8000000000000000"), 64));
+        assert!(!ignores("", SIGHUP) && !ignores(&status("x"), SIGHUP));
     }
 }
