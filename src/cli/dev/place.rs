@@ -50,14 +50,23 @@ impl Place {
                 Err(error) => return Err(error),
             }
             let lock = File::create(folder.join(LOCK))?;
-            match lock.try_lock() {
-                // Without locks on this file system, the folder stays behind if the session is killed.
-                Ok(()) | Err(TryLockError::Error(_)) => return Ok(Self { folder, _lock: lock }),
-                // Another session has found the folder before it was locked, and removes it.
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(place) = Self::claim(folder, lock) {
+                return Ok(place);
             }
         }
         Err(ErrorKind::AlreadyExists.into())
+    }
+
+    /// Locks a new folder for this session. `lock` is its lock file. Returns `None` if another session has found the folder
+    /// before it was locked, and removes it or has removed it.
+    fn claim(folder: PathBuf, lock: File) -> Option<Self> {
+        let is_ours = match lock.try_lock() {
+            Ok(()) => folder.join(LOCK).exists(),
+            // Without locks on this file system, the folder stays behind if the session is killed.
+            Err(TryLockError::Error(_)) => true,
+            Err(TryLockError::WouldBlock) => false,
+        };
+        is_ours.then(|| Self { folder, _lock: lock })
     }
 
     /// Returns the path of the shell script that sets the variables.
@@ -194,6 +203,27 @@ mod tests {
             exports(&[("A".into(), "it's $HOME".into()), ("B".into(), String::new())]) + "printf '%s,%s' \"$A\" \"$B\"";
         let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
         assert_eq!(String::from_utf8(output.stdout).unwrap(), "it's $HOME,");
+    }
+
+    #[test]
+    fn a_folder_that_another_session_removes_is_not_used() {
+        let temporary = tempfile::tempdir().unwrap();
+        let begun = |name: &str| {
+            let folder = temporary.path().join(name);
+            DirBuilder::new().mode(0o700).create(&folder).unwrap();
+            let lock = File::create(folder.join(LOCK)).unwrap();
+            (folder, lock)
+        };
+        let (folder, lock) = begun("hostler-dev-0000000a");
+        sweep(temporary.path());
+        assert!(!folder.exists());
+        assert!(Place::claim(folder, lock).is_none(), "it is removed");
+
+        let (folder, lock) = begun("hostler-dev-0000000b");
+        let other = File::open(folder.join(LOCK)).unwrap();
+        other.lock().unwrap();
+        assert!(Place::claim(folder.clone(), lock).is_none(), "another one is about to remove it");
+        assert!(folder.exists());
     }
 
     #[test]
