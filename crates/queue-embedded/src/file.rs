@@ -95,9 +95,10 @@ impl Opened {
         self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| Ok((row.get(1)?, row.get(2)?)))
     }
 
-    /// Creates missing indexes if `error` is due to them. Returns `true` if the failed work may be tried again.
+    /// Creates missing indexes if `error` is due to them. Returns `true` if the failed work may be tried again, also
+    /// because another process has created the indexes in the meantime.
     pub(super) fn restore_indexes(&self, error: &rusqlite::Error) -> bool {
-        Lacking::of(error) == Some(Lacking::Index) && restore_indexes(&self.db, &self.path).unwrap_or(false)
+        Lacking::of(error) == Some(Lacking::Index) && restore_indexes(&self.db, &self.path).is_ok()
     }
 
     /// Returns the error for a change of the file that keeps hostler from going on.
@@ -259,15 +260,14 @@ fn create(db: &Connection, path: &Path) -> Result<(), OpenError> {
     Ok(tx.commit()?)
 }
 
-/// Creates the indexes that are missing. Returns `true` if any was missing.
-fn restore_indexes(db: &Connection, path: &Path) -> rusqlite::Result<bool> {
+/// Creates the indexes that are missing, and logs their names.
+fn restore_indexes(db: &Connection, path: &Path) -> rusqlite::Result<()> {
     let restored = schema::restore_indexes(db)?;
-    if restored.is_empty() {
-        return Ok(false);
+    if !restored.is_empty() {
+        let (path, indexes) = (path.display(), restored.join(", "));
+        tracing::warn!(%path, indexes, "the queue's file lacked indexes; they were created anew");
     }
-    let (path, indexes) = (path.display(), restored.join(", "));
-    tracing::warn!(%path, indexes, "the queue's file lacked indexes; they were created anew");
-    Ok(true)
+    Ok(())
 }
 
 /// Enables SQLite's write-ahead log. Returns `false` if the filesystem does not support the log. Waits while another
@@ -449,6 +449,24 @@ mod tests {
             assert_eq!(rows(&again), 3, "what the file has is left, {writes_on}");
             insert(&again, 1);
             again.still_there().unwrap();
+        }
+    }
+
+    /// Runs the same query on two connections, as two hosts do, and lets both restore the index that the query lacks.
+    #[test]
+    fn work_is_tried_again_if_another_process_restored_the_index_first() {
+        for damage in ["", "CREATE INDEX entry_group ON entry (seq) WHERE attempts > 9"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("queue.db");
+            let hosts = [opened(&path), opened(&path)];
+            hosts[0].db.execute_batch(&format!("DROP INDEX entry_group; {damage}")).unwrap();
+            let query = "SELECT 1 FROM entry INDEXED BY entry_group WHERE queue = 1 AND group_name = 'g'";
+            let run = |host: &Opened| host.db.prepare(query).and_then(|mut query| query.exists([]));
+            let errors = hosts.each_ref().map(|host| run(host).unwrap_err());
+            for (host, error) in hosts.iter().zip(&errors) {
+                assert!(host.restore_indexes(error), "{error}");
+                run(host).unwrap();
+            }
         }
     }
 }
