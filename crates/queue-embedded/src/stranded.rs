@@ -117,8 +117,9 @@ impl Free {
 }
 
 impl Job for Free {
-    /// Makes every found entry due that has no valid time, unless the entry waits in a group. For every other found entry,
-    /// makes the first entry of the group due. An entry whose delay is readable keeps its delay.
+    /// Clears the invalid times of the found entries, and then makes these entries due. For an entry of a group, makes the
+    /// first entry of the group due instead, unless another entry of the group is visible, leased or delayed. An entry whose
+    /// delay is readable keeps its delay.
     fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
         let now = db.now();
         let latest = latest_due(now);
@@ -126,11 +127,16 @@ impl Job for Free {
         self.freed = 0;
         for (enqueued_at, seq) in &self.found {
             let key = params![self.queue, enqueued_at, seq, now, latest];
+            db.prepare_cached(
+                "UPDATE entry SET visible_at = NULL, lease = NULL
+                 WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND visible_at > ?4",
+            )?
+            .execute(params![self.queue, enqueued_at, seq, latest])?;
             self.freed += db
                 .prepare_cached(
                     "UPDATE entry SET visible_at = iif(due_at > ?5, ?4, max(due_at, ?4)), lease = NULL
                      WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
-                     AND (visible_at > ?5 OR visible_at IS NULL AND (group_name IS NULL OR NOT ?6))",
+                     AND visible_at IS NULL AND (group_name IS NULL OR NOT ?6)",
                 )?
                 .execute(params![self.queue, enqueued_at, seq, now, latest, is_ordered])?;
             if !is_ordered {
@@ -259,6 +265,21 @@ mod tests {
         assert_eq!(drained(&stored).await, ["1", "3", "6"]);
         let depth = &broker.depths(&["jobs".parse().unwrap()]).await.unwrap()[0];
         assert_eq!((depth.visible, depth.in_flight, depth.dead_lettered), (0, 0, 3));
+    }
+
+    /// Leases the first message, then gives later messages of its group a time that never comes.
+    #[tokio::test]
+    async fn a_blocked_message_with_an_invalid_time_does_not_overtake_its_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_broker, queue) = damaged(folder.path(), &["1", "2", "3", "4"], &[]).await;
+        let request = Receive { max: 10, wait: Duration::ZERO, lease: Duration::from_secs(30) };
+        let first = queue.receive(request, &CancellationToken::new()).await.unwrap().pop().unwrap();
+        let meddler = Connection::open(folder.path().join("queue.db")).unwrap();
+        let damage = "UPDATE entry SET visible_at = 9223372036854775807 WHERE seq > 2";
+        assert_eq!(meddler.execute(damage, []).unwrap(), 2);
+        assert!(drained(&queue).await.is_empty(), "the first message is still leased");
+        assert!(queue.settle(vec![Settlement::Ack(first.receipt)]).await.iter().all(Result::is_ok));
+        assert_eq!(drained(&queue).await, ["2", "3", "4"]);
     }
 
     const LOST_TIMES: [&str; 3] = ["NULL", "9223372036854775807", "253402300800000"];
