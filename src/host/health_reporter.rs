@@ -27,7 +27,7 @@ const SPACING: Duration = Duration::from_millis(50);
 const LOOKING: Duration = Duration::from_millis(500);
 
 /// Maximum time to wait for the last write at the end of the process. A hanging file system must not keep the process alive.
-const LAST_WRITE: Duration = Duration::from_secs(1);
+pub(super) const LAST_WRITE: Duration = Duration::from_secs(1);
 
 /// A consumer whose state the health file reports.
 pub(super) struct Watched {

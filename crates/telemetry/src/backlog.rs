@@ -46,7 +46,7 @@ const AT_ONCE: usize = 512 * 1024;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Maximum time to wait for buffered lines to be written when the log ends.
-const LAST: Duration = Duration::from_secs(1);
+pub const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Accepts lines and passes them to a writing thread.
 #[derive(Debug, Clone, Default)]
@@ -97,12 +97,12 @@ impl Backlog {
         }
     }
 
-    /// Waits until all lines are written, but at most for [`LAST`].
+    /// Waits until all lines are written, but at most for [`LAST_LINES`].
     pub(super) fn end(&self) {
         let mut lines = self.lock();
         lines.ended = true;
         self.0.changed.notify_all();
-        drop(self.0.changed.wait_timeout_while(lines, LAST, |lines| !lines.over));
+        drop(self.0.changed.wait_timeout_while(lines, LAST_LINES, |lines| !lines.over));
     }
 
     /// Adds a line to the buffer if the limit for the line's origin allows it. Otherwise, drops and counts the line.

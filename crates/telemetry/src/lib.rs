@@ -19,6 +19,7 @@ mod panics;
 mod variables;
 mod verbosity;
 
+pub use backlog::LAST_LINES;
 pub use verbosity::Verbosity;
 
 use std::fmt;

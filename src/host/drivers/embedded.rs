@@ -8,13 +8,17 @@ use async_trait::async_trait;
 
 use super::{QueueDriver, QueueFile};
 use crate::host::full;
+use crate::host::health_reporter::LAST_WRITE;
 use hostler_config::Config;
 use hostler_queue::{Disposal, Provisioner, QueueError};
 use hostler_queue_embedded::EmbeddedBroker;
+use hostler_telemetry::LAST_LINES;
 
-/// Maximum time to wait at the end of the process until the file is closed. With the default `shutdown_grace`, the process
-/// then still ends before the stop timeout of ECS.
-const CLOSING: Duration = Duration::from_secs(4);
+/// Maximum time to wait at the end of the process until the file is closed.
+const CLOSING: Duration = Duration::from_secs(2);
+
+// With the default `shutdown_grace` of 25 seconds, the process must end before the default stop timeout of ECS, 30 seconds.
+const _: () = assert!(LAST_WRITE.as_millis() + LAST_LINES.as_millis() + CLOSING.as_millis() < 5000);
 
 pub(super) struct Embedded;
 
