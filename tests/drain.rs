@@ -199,8 +199,9 @@ fn a_host_whose_terminal_hangs_up_drains() {
     kill_process(pid(id), Signal::HUP).unwrap();
     let log = || fs::read_to_string(world.path("log")).unwrap();
     until("it drains", PATIENCE, || log().contains("\"draining\"").then_some(()));
-    // A shell sends another one to its jobs.
+    // A shell sends another one to its jobs, and systemd a SIGTERM, which the kernel may deliver after its SIGHUP.
     kill_process(pid(id), Signal::HUP).unwrap();
+    kill_process(pid(id), Signal::TERM).unwrap();
     assert_eq!(terminal.wait_exit(PATIENCE), 0, "{}", log());
     assert_eq!(world.depth("work"), Depth::default());
 }

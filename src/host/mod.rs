@@ -31,7 +31,7 @@ pub use ecs::Metadata;
 pub use grant_conflicts::{check_grants, check_grants_of_queue};
 pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
-pub use signals::end_with;
+pub use signals::{EndStep, Ending, end_with};
 
 use std::io::IsTerminal as _;
 use std::panic::{self, AssertUnwindSafe};

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::mem;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -57,6 +58,42 @@ fn ignores(status: &str, signal: i32) -> bool {
     bits.is_some_and(|bits| bits >> (signal - 1) & 1 == 1)
 }
 
+/// End of a process, as far as signals have asked for it.
+#[derive(Debug, Default)]
+pub struct Ending {
+    has_begun: bool,
+    /// Set by the first SIGTERM or SIGINT.
+    was_asked: bool,
+}
+
+/// Effect of a signal that asks a process to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndStep {
+    /// The process finishes what is under way, and ends.
+    Begin,
+    /// The process ends without finishing anything.
+    AtOnce,
+    /// The process goes on ending as before.
+    Nothing,
+}
+
+impl Ending {
+    /// Returns the effect of a SIGTERM, SIGINT or SIGHUP. The first signal begins the end. The second SIGTERM or SIGINT ends the
+    /// process at once.
+    ///
+    /// SIGHUP does not count as one of these two. systemd may send it with SIGTERM, and the kernel then delivers SIGHUP first. When
+    /// a terminal is closed, the kernel and a shell may both send it.
+    pub fn step(&mut self, signal: i32) -> EndStep {
+        let is_second = signal != SIGHUP && mem::replace(&mut self.was_asked, true);
+        let is_first = !mem::replace(&mut self.has_begun, true);
+        match (is_first, is_second) {
+            (true, _) => EndStep::Begin,
+            (false, true) => EndStep::AtOnce,
+            (false, false) => EndStep::Nothing,
+        }
+    }
+}
+
 /// Makes a write beyond the file size limit (`ulimit -f`) fail with EFBIG. Without a handler, SIGXFSZ would end the process. In
 /// that case, a guest that writes a large file would stop all consumers. Child programs keep the default action.
 pub(super) fn outlive_size_limit() {
@@ -104,6 +141,7 @@ impl Signals {
             incoming.add_signal(SIGHUP)?;
         }
         let (asked, log) = (drain.clone(), Arc::clone(&verbosity));
+        let mut ending = Ending::default();
         thread::Builder::new().name("hostler-signals".into()).spawn(move || {
             if is_init {
                 // Orphans may have ended before the handler was installed.
@@ -117,17 +155,18 @@ impl Signals {
                     SIGHUP if hang_up == Some(HangUp::Log) => {
                         tracing::info!("SIGHUP has no effect: there is nothing to reload; SIGTERM drains");
                     }
-                    // The kernel and a shell may both send the signal when a terminal is closed.
-                    SIGHUP if asked.is_cancelled() => {}
-                    // Exits with code 128 + signal number. Shells report the same code for a process that a signal ended.
-                    signal if asked.is_cancelled() => low_level::exit(128 + signal),
-                    _ => {
-                        if let Some(notice) = notice {
-                            // The signal takes effect even if the notice cannot be written.
-                            let _ = writeln!(io::stderr(), "hostler: {notice}");
+                    signal => match ending.step(signal) {
+                        EndStep::Begin => {
+                            if let Some(notice) = notice {
+                                // The signal takes effect even if the notice cannot be written.
+                                let _ = writeln!(io::stderr(), "hostler: {notice}");
+                            }
+                            asked.cancel();
                         }
-                        asked.cancel();
-                    }
+                        // Exits with code 128 + signal number. Shells report the same code for a process that a signal ended.
+                        EndStep::AtOnce => low_level::exit(128 + signal),
+                        EndStep::Nothing => {}
+                    },
                 }
             }
         })?;
@@ -156,6 +195,20 @@ mod tests {
         ] {
             assert_eq!(HangUp::of(has_terminal, is_ignored), expected, "{has_terminal} {is_ignored}");
         }
+    }
+
+    #[test]
+    fn the_second_signal_ends_the_process_and_a_hang_up_does_not_count() {
+        let steps = |signals: &[i32]| {
+            let mut ending = Ending::default();
+            signals.iter().map(|signal| ending.step(*signal)).collect::<Vec<_>>()
+        };
+        let (begin, nothing, at_once) = (EndStep::Begin, EndStep::Nothing, EndStep::AtOnce);
+        assert_eq!(steps(&[SIGTERM, SIGINT]), [begin, at_once]);
+        assert_eq!(steps(&[SIGINT, SIGINT]), [begin, at_once]);
+        assert_eq!(steps(&[SIGHUP, SIGTERM, SIGTERM]), [begin, nothing, at_once]);
+        assert_eq!(steps(&[SIGHUP, SIGHUP, SIGINT, SIGHUP, SIGTERM]), [begin, nothing, nothing, nothing, at_once]);
+        assert_eq!(steps(&[SIGTERM, SIGHUP, SIGINT]), [begin, nothing, at_once]);
     }
 
     #[test]

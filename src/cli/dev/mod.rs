@@ -33,7 +33,7 @@ use self::watch::Wanted;
 use super::lines::Lines;
 use super::{ConfigArg, destination, print, say};
 use crate::exit::{Exit, Failure, Result};
-use crate::host;
+use crate::host::{self, EndStep, Ending};
 use hostler_config::{self as config, Config, HandlerRef};
 use hostler_queue::{Broker, Provisioner};
 use hostler_queue_telemetry::{CORRELATION_ATTRIBUTE, Producer};
@@ -104,13 +104,11 @@ fn listen_to_signals(reports: Sender<Report>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let thread = thread::Builder::new().name("hostler-signals".into());
     thread.spawn(move || {
-        let mut is_ending = false;
+        let mut ending = Ending::default();
         for signal in signals.forever() {
-            // The kernel and a shell may both send SIGHUP when a terminal is closed.
-            if is_ending && signal == SIGHUP {
+            if ending.step(signal) == EndStep::Nothing {
                 continue;
             }
-            is_ending = true;
             if reports.send(Report::Interrupted(signal)).is_err() {
                 return;
             }
