@@ -26,8 +26,8 @@ pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
 
 /// Creates the folder for a command's files, with mode 0700, or checks that the existing folder can be trusted.
 ///
-/// If this process runs as root, transfers the folder to the owner of the health file, because the host runs as that
-/// user. If the folder then belongs to a user other than root, returns this user and the group, which must also own new
+/// If this process runs as root, transfers root's folder to the owner of the health file, because the host runs as that
+/// user, and refuses a folder that the host would ignore. If the folder then belongs to a user other than root, returns this user and the group, which must also own new
 /// files in the folder. Otherwise, returns `None`.
 ///
 /// # Errors
@@ -50,7 +50,7 @@ fn create_as(
         Err(error) => return Err(failed("create the folder", folder)(error)),
     };
     let mut found = metadata(folder)?;
-    if let Some(host) = host.filter(|_| found.is_dir() && (is_new || found.uid() == 0)) {
+    if let Some(host) = host.filter(|host| host.0 != 0 && found.is_dir() && (is_new || found.uid() == 0)) {
         // Follows no symbolic link. Otherwise, the owner of another folder could be changed.
         let opened = lock::no_follow().read(true).open(folder);
         if let Err(error) = opened.and_then(|opened| chown(&opened, host)) {
@@ -63,12 +63,26 @@ fn create_as(
         found = metadata(folder)?;
     }
     let is_others = is_root && found.uid() != 0;
-    // Root may use a folder of any user if no one but the owner can write to the folder.
-    let fault = if is_others && found.is_dir() && found.mode() & 0o022 == 0 { None } else { trust::fault(&found) };
+    // Root may use a folder of any user if no one but the owner can write to the folder, and if the host trusts the owner.
+    let fault = if is_others && found.is_dir() && found.mode() & 0o022 == 0 {
+        host.and_then(|(host, _)| ignored(found.uid(), host))
+    } else {
+        trust::fault(&found).map(str::to_owned)
+    };
     match fault {
         Some(fault) => Err(failed("trust", folder)(io::Error::other(fault))),
         None => Ok(is_others.then_some((found.uid(), found.gid()))),
     }
+}
+
+/// Returns the reason why a host that runs as the user `host` ignores a folder of the user `owner`, who is not root. `None`: the
+/// host trusts the folder.
+fn ignored(owner: u32, host: u32) -> Option<String> {
+    (owner != host).then(|| {
+        format!(
+            "it belongs to user {owner}, so the host, which runs as user {host}, ignores it; remove it and try again"
+        )
+    })
 }
 
 /// Returns `true` if the folder exists.
@@ -88,12 +102,11 @@ fn metadata(folder: &Path) -> Result<Metadata, FolderError> {
     fs::symlink_metadata(folder).map_err(failed("read", folder))
 }
 
-/// Returns the owner (user and group) of the health file beside the folder. `None`: the owner is root, or there is no
-/// health file.
+/// Returns the owner (user and group) of the health file beside the folder. `None`: there is no health file.
 fn host_owner(folder: &Path) -> Result<Option<(u32, u32)>, FolderError> {
     let health_file = folder.with_extension("");
     match fs::symlink_metadata(&health_file) {
-        Ok(host) => Ok(Some((host.uid(), host.gid())).filter(|(user, _)| *user != 0)),
+        Ok(host) => Ok(Some((host.uid(), host.gid()))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed("read", &health_file)(error)),
     }

@@ -137,6 +137,31 @@ mod tests {
     }
 
     #[test]
+    fn root_changes_nothing_where_the_host_would_ignore_it() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (folder, pauses) = place();
+        let health_file = folder.path().join("run/health.json");
+        let give = |path: &Path, user| std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+        pauses.add("a").unwrap();
+        give(pauses.folder(), 1000);
+        assert!(pauses.add("b").unwrap(), "no health file says who the host is");
+        fs::write(&health_file, "{}").unwrap();
+        for host in [0, 1001] {
+            give(&health_file, host);
+            let told =
+                format!("it belongs to user 1000, so the host, which runs as user {host}, ignores it; remove it");
+            for changed in [pauses.add("c"), pauses.remove("a")] {
+                let error = changed.unwrap_err().to_string();
+                assert!(error.contains("health.json.paused") && error.contains(&told), "{error}");
+            }
+        }
+        give(&health_file, 1000);
+        assert!(pauses.add("c").unwrap() && pauses.remove("a").unwrap());
+    }
+
+    #[test]
     fn what_another_may_have_put_there_does_not_count() {
         let (folder, pauses) = place();
         pauses.add("a").unwrap();
