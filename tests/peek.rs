@@ -190,18 +190,21 @@ fn an_ordered_queue_is_read_in_its_order() {
 fn an_empty_queue_and_none_are_told_apart() {
     let world = World::new(JOBS);
     let commands = [&["peek"][..], &["receive"], &["receive", "--ack"], &["purge", "--yes"]];
-    let missing = |channel: &str| {
+    let refused = |channel: &str, told: &str| {
         for args in commands {
             let said = world.output(&[args, &[channel]].concat());
             assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{args:?}: {said:?}");
-            let text = format!("there is no queue `{channel}`: `hostler queues` lists the queues");
-            assert!(said.stderr.contains(&text), "{args:?}: {said:?}");
+            assert!(said.stderr.contains(told), "{args:?}: {said:?}");
         }
     };
-    missing("jobs");
+    refused("jobs", "there is no queue `jobs`: `hostler queues` lists the queues");
     assert!(!world.path("queue.db").exists(), "nothing is created");
     world.provision();
-    missing("jbos");
+    refused("jbos", "there is no queue `jbos`: `hostler queues` lists the queues");
+    refused("nosuch.jbos", "there is no queue `nosuch.jbos`: `hostler queues` lists the queues");
+    world.send("jobs", ["stays"]);
+    refused("nosuch.jobs", "there is no exchange `nosuch` that feeds the queue `jobs`");
+    assert_eq!(printed(&world, &["receive", "jobs", "--ack"]), "stays\n");
     assert_eq!(printed(&world, &["peek", "jobs"]), "no messages in jobs\n");
     assert_eq!(peek(&world, &[]), [] as [Value; 0]);
     assert_eq!(printed(&world, &["purge", "jobs", "--yes"]), "0 messages removed from jobs\n");

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use super::dlq::{dropped, ended_well, stop_on_signal};
 use super::output::confirm;
+use super::queues::check_source;
 use super::receive::messages;
 use super::{ConfigArg, block_on, print};
 use crate::exit::{Exit, Failure, Result};
@@ -56,6 +57,7 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let purged = block_on(async {
         let broker = super::connect_to_take(&config).await?;
+        check_source(&*broker, &config, at).await?;
         if !args.yes && !confirmed(&*broker, at).await? {
             return Ok(None);
         }

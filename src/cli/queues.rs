@@ -96,8 +96,23 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
     Ok(sorted(&channels, depths)?)
 }
 
+/// Refuses a channel of the form `exchange.queue` if the queue does not exist, or if [`has_exchange`] refuses the exchange.
+/// Called by commands that show or take the messages of one queue.
+pub(super) async fn check_source(
+    broker: &dyn Provisioner,
+    config: &Config,
+    channel: &Channel,
+) -> std::result::Result<(), QueueError> {
+    if channel.exchange().is_none() {
+        return Ok(());
+    }
+    // Runs first, because the cure for a missing exchange names the queue.
+    broker.open_stored(channel).await?;
+    has_exchange(broker, config, channel).await
+}
+
 /// Refuses a channel of the form `exchange.queue` if the exchange is neither in the config nor in the service. Without
-/// this check, the command would ignore the mistyped exchange, and count the messages of the queue.
+/// this check, a command would ignore the mistyped exchange, and use the queue.
 async fn has_exchange(
     broker: &dyn Provisioner,
     config: &Config,
