@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use clap::builder::NonEmptyStringValueParser;
 
 use super::output::say;
+use super::receive::messages;
 use crate::exit::{Exit, Failure, Result};
 use hostler_ops::Looked;
 use hostler_ops::requeue::Condition;
@@ -89,7 +90,7 @@ impl Picked {
     /// the ids or filters may match these messages.
     pub(super) fn looked(&self, met: u64, max: u64, looked: &Looked, at: &Channel) -> Result {
         if met == max {
-            say(format_args!("hostler: note: {max} messages are shown; there may be more, see --max"));
+            say(format_args!("hostler: note: {}; there may be more, see --max", shown(max)));
         } else if self.is_all() && looked.unseen > 0 {
             say(format_args!("hostler: {}", not_looked_at(looked, at)));
         }
@@ -116,6 +117,11 @@ impl Picked {
     pub(super) fn is_all(&self) -> bool {
         self.id.is_empty() && self.filter.is_empty()
     }
+}
+
+/// Returns a clause that says how many messages are shown.
+fn shown(count: u64) -> String {
+    format!("{} {} shown", messages(count), if count == 1 { "is" } else { "are" })
 }
 
 /// Reasons why some messages cannot be inspected, for error messages.
@@ -153,6 +159,11 @@ mod tests {
     use hostler_ops::requeue::Ended;
 
     use super::*;
+
+    #[test]
+    fn one_message_is_shown_and_two_are() {
+        assert_eq!([shown(1), shown(2)], ["1 message is shown", "2 messages are shown"]);
+    }
 
     #[test]
     fn ids_that_meet_nothing_are_told() {
