@@ -81,8 +81,8 @@ impl Ending {
     /// Returns the effect of a SIGTERM, SIGINT or SIGHUP. The first signal begins the end. The second SIGTERM or SIGINT ends the
     /// process at once.
     ///
-    /// SIGHUP does not count as one of these two. systemd may send it with SIGTERM, and the kernel then delivers SIGHUP first. When
-    /// a terminal is closed, the kernel and a shell may both send it.
+    /// SIGHUP does not count as one of these two. systemd may send it with SIGTERM, and the kernel then delivers SIGHUP
+    /// first. When a terminal is closed, the kernel and a shell may both send it.
     pub fn step(&mut self, signal: i32) -> EndStep {
         let is_second = signal != SIGHUP && mem::replace(&mut self.was_asked, true);
         let is_first = !mem::replace(&mut self.has_begun, true);

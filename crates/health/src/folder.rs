@@ -27,8 +27,8 @@ pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
 /// Creates the folder for a command's files, with mode 0700, or checks that the existing folder can be trusted.
 ///
 /// If this process runs as root, transfers root's folder to the owner of the health file, because the host runs as that
-/// user, and refuses a folder that the host would ignore. If the folder then belongs to a user other than root, returns this user and the group, which must also own new
-/// files in the folder. Otherwise, returns `None`.
+/// user, and refuses a folder that the host would ignore. If the folder then belongs to a user other than root, returns
+/// this user and the group, which must also own new files in the folder. Otherwise, returns `None`.
 ///
 /// # Errors
 /// The folder cannot be created, handed over or trusted.
