@@ -432,7 +432,8 @@ pub(super) static KEYS: &[Key] = &[
         "dev.watch",
         Kind::Paths,
         DefaultValue::Value("[]"),
-        "Files and folders that `hostler dev` watches for changes, relative to the current directory.",
+        "Files and folders that `hostler dev` watches for changes, relative to the current directory. In a folder, hidden \
+         files, build folders, and `.wasm`, `.db` and `.log` files do not count.",
     ),
 ];
 

@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 const OF_TOOLS: [&str; 5] = ["target", "build", "dist", "node_modules", "__pycache__"];
 
 /// Endings of the names of files that builds, hosts and editors write. Changes of files with these endings do not count.
-const WRITTEN: [&str; 6] = [".wasm", ".cwasm", ".db", ".db-wal", ".db-shm", "~"];
+const WRITTEN: [&str; 7] = [".wasm", ".cwasm", ".db", ".db-wal", ".db-shm", ".log", "~"];
 
 /// Files to watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -151,6 +151,7 @@ mod tests {
             "build/x",
             "a.wasm",
             "hostler.db-wal",
+            "dev.log",
             "a~",
         ] {
             let path = folder.path().join(file);
