@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Interval between checks while another process may be opening or closing the queue.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// Number of bytes to compare at once.
+const BLOCK: usize = 65536;
+
 /// Maximum number of symbolic links to follow. Equals the kernel's limit.
 const MAX_LINKS: usize = 40;
 
@@ -33,11 +36,20 @@ const WAL_MAGIC: [u8; 4] = [0x37, 0x7f, 0x06, 0x82];
 /// Device number and inode number of a file. They change if the file at a path is replaced by another file.
 type Identity = (u64, u64);
 
-/// The queue files that this process has open, with the number of connections to each.
+/// A queue file that this process has open.
+#[derive(Debug)]
+struct OpenFile {
+    file: File,
+    /// Number of connections to the file.
+    connections: usize,
+}
+
+/// The queue files that this process has open.
 ///
 /// When a process closes any descriptor of a file, the kernel releases all of the process's locks on that file,
-/// including the locks of SQLite. A file in this map is therefore never opened again to check it.
-static OPEN: Mutex<BTreeMap<Identity, usize>> = Mutex::new(BTreeMap::new());
+/// including the locks of SQLite. A file in this map is therefore never opened again to check it, and is closed only after
+/// its last connection.
+static OPEN: Mutex<BTreeMap<Identity, OpenFile>> = Mutex::new(BTreeMap::new());
 
 /// A connection's claim on a queue file that this process has open or is about to open.
 #[derive(Debug)]
@@ -48,14 +60,31 @@ impl Claim {
     pub(super) fn is_of(&self, file: &Metadata) -> bool {
         identity(file) == self.0
     }
+
+    /// Returns `true` if the claimed file was deleted, and `path` has no file or an exact copy. The `-wal` then holds the
+    /// only messages that are not in the copy. The `-wal` would damage any other file.
+    pub(super) fn needs_wal_of_deleted(&self, path: &Path) -> bool {
+        let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(claimed) = open.get(&self.0) else { return false };
+        if !claimed.file.metadata().is_ok_and(|file| file.nlink() == 0) {
+            return false;
+        }
+        match fs::metadata(path) {
+            Ok(file) if file.is_file() && !open.contains_key(&identity(&file)) => {
+                File::open(path).and_then(|copy| is_copy(&copy, &claimed.file)).unwrap_or_default()
+            }
+            Ok(_) => false,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.0) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(claimed) = open.get_mut(&self.0) {
+            claimed.connections -= 1;
+            if claimed.connections == 0 {
                 open.remove(&self.0);
             }
         }
@@ -79,15 +108,18 @@ pub(super) enum ClaimError {
 pub(super) fn claim(path: &Path) -> Result<Claim, ClaimError> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let io = |error| ClaimError::Io(path.to_owned(), error);
-    let is_open = |identity: &Identity| open.contains_key(identity);
-    if !fs::metadata(path).is_ok_and(|file| is_open(&identity(&file))) {
-        check(path)?;
-        // If SQLite created the file, other users could read it. SQLite gives the companions the same permissions as
-        // the file.
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(io)?;
+    if let Ok(file) = fs::metadata(path)
+        && let Some(claimed) = open.get_mut(&identity(&file))
+    {
+        claimed.connections += 1;
+        return Ok(Claim(identity(&file)));
     }
-    let identity = identity(&fs::metadata(path).map_err(io)?);
-    *open.entry(identity).or_default() += 1;
+    check(path)?;
+    // If SQLite created the file, other users could read it. SQLite gives the companions the same permissions as the file.
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(io)?;
+    let identity = identity(&file.metadata().map_err(io)?);
+    open.entry(identity).or_insert(OpenFile { file, connections: 0 }).connections += 1;
     Ok(Claim(identity))
 }
 
@@ -113,6 +145,25 @@ pub(super) fn check(path: &Path) -> Result<(), ClaimError> {
 
 fn identity(file: &Metadata) -> Identity {
     (file.dev(), file.ino())
+}
+
+/// Returns `true` if the files have the same content.
+fn is_copy(one: &File, other: &File) -> io::Result<bool> {
+    let length = one.metadata()?.len();
+    if other.metadata()?.len() != length {
+        return Ok(false);
+    }
+    let mut blocks = [vec![0; BLOCK], vec![0; BLOCK]];
+    for at in (0..length).step_by(BLOCK) {
+        let size = usize::try_from(length - at).map_or(BLOCK, |rest| rest.min(BLOCK));
+        for (file, block) in [one, other].into_iter().zip(&mut blocks) {
+            file.read_exact_at(&mut block[..size], at)?;
+        }
+        if blocks[0][..size] != blocks[1][..size] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Follows symbolic links to the path from which SQLite derives the names of the companions. The last target may be

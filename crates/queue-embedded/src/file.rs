@@ -115,12 +115,13 @@ impl Opened {
 impl Drop for Opened {
     /// Writes the messages in the `-wal` file to the queue's file if one of the two is no longer at its path. SQLite does
     /// not do so when it closes a file that was moved. Writes nothing from a `-wal` that was emptied, because that would
-    /// damage the queue's file.
+    /// damage the queue's file. Writes nothing to a file that was deleted if the messages can be read from the `-wal`.
     fn drop(&mut self) {
         match self.found() {
             Some(_) if self.wal_fault() == Some(Foreign::WalEmptied) => {
                 let _ = self.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
             }
+            None if self.claim.as_ref().is_some_and(|claim| claim.needs_wal_of_deleted(&self.path)) => {}
             // If this fails, the messages stay in the `-wal` file, which is not removed.
             None if self.claim.is_some() => drop(self.checkpoint("TRUNCATE")),
             _ => {}
@@ -373,100 +374,4 @@ fn damaged(file: &Path, how: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::SystemClock;
-
-    /// Creates a queue with three rows that are only in the `-wal`.
-    fn filled(path: &Path) -> Opened {
-        let opened = opened(path);
-        insert(&opened, 3);
-        opened
-    }
-
-    fn opened(path: &Path) -> Opened {
-        open(path, Arc::new(SystemClock), Worker::Thread).unwrap()
-    }
-
-    fn insert(opened: &Opened, rows: usize) {
-        for _ in 0..rows {
-            opened.db.execute("INSERT INTO content (id, body) VALUES ('x', x'')", []).unwrap();
-        }
-    }
-
-    fn rows(opened: &Opened) -> i64 {
-        opened.db.query_row("SELECT count(*) FROM content", [], |row| row.get(0)).unwrap()
-    }
-
-    fn told(opened: &Opened, what: &str) {
-        let Err(QueueError::Refused(text)) = opened.still_there() else { panic!("{what}: not noticed") };
-        assert!(text.contains(what) && text.contains("queue.db-wal`"), "{what}: {text}");
-    }
-
-    #[test]
-    fn a_removed_or_replaced_log_is_noticed_and_its_messages_are_saved() {
-        for replacement in [None, Some("")] {
-            let folder = tempfile::tempdir().unwrap();
-            let path = |name: &str| folder.path().join(name);
-            let queue = filled(&path("queue.db"));
-            queue.still_there().unwrap();
-            fs::remove_file(path("queue.db-wal")).unwrap();
-            if let Some(content) = replacement {
-                fs::write(path("queue.db-wal"), content).unwrap();
-            }
-            told(&queue, "was removed or replaced while a hostler has it open");
-            // Copies the file in the state in which a killed process would leave it.
-            fs::copy(path("queue.db"), path("killed.db")).unwrap();
-            assert_eq!(rows(&opened(&path("killed.db"))), 3, "{replacement:?}");
-            insert(&queue, 1);
-            drop(queue);
-            assert_eq!(rows(&opened(&path("queue.db"))), 4, "{replacement:?}");
-        }
-    }
-
-    #[test]
-    fn an_emptied_log_is_noticed_and_damages_nothing() {
-        for writes_on in [false, true] {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("queue.db");
-            let queue = filled(&path);
-            // Any program may run a checkpoint, which moves the messages into the file first.
-            queue.checkpoint("TRUNCATE").unwrap();
-            queue.still_there().unwrap();
-            insert(&queue, 1);
-            queue.still_there().unwrap();
-            fs::write(folder.path().join("queue.db-wal"), "").unwrap();
-            if writes_on {
-                insert(&queue, 1);
-            }
-            told(&queue, "was emptied while a hostler had it open");
-            if !writes_on {
-                let error = open(&path, Arc::new(SystemClock), Worker::Thread).err().unwrap().to_string();
-                assert!(error.contains("was emptied while a hostler had it open"), "{error}");
-            }
-            drop(queue);
-            let again = opened(&path);
-            assert_eq!(rows(&again), 3, "what the file has is left, {writes_on}");
-            insert(&again, 1);
-            again.still_there().unwrap();
-        }
-    }
-
-    /// Runs the same query on two connections, as two hosts do, and lets both restore the index that the query lacks.
-    #[test]
-    fn work_is_tried_again_if_another_process_restored_the_index_first() {
-        for damage in ["", "CREATE INDEX entry_group ON entry (seq) WHERE attempts > 9"] {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("queue.db");
-            let hosts = [opened(&path), opened(&path)];
-            hosts[0].db.execute_batch(&format!("DROP INDEX entry_group; {damage}")).unwrap();
-            let query = "SELECT 1 FROM entry INDEXED BY entry_group WHERE queue = 1 AND group_name = 'g'";
-            let run = |host: &Opened| host.db.prepare(query).and_then(|mut query| query.exists([]));
-            let errors = hosts.each_ref().map(|host| run(host).unwrap_err());
-            for (host, error) in hosts.iter().zip(&errors) {
-                assert!(host.restore_indexes(error), "{error}");
-                run(host).unwrap();
-            }
-        }
-    }
-}
+mod tests;
