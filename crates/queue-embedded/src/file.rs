@@ -78,6 +78,18 @@ impl Opened {
         (is_emptied && wal.state() == state).then_some(Foreign::WalEmptied)
     }
 
+    /// Returns `true` if the `-wal` that this process has just opened is not the one that other processes have open. If
+    /// another program removes that one after the check of the companions, SQLite creates a new one, but goes on with the
+    /// shared index of the removed one. A commit would overwrite that index, and the other processes would then write the
+    /// wrong pages of the removed `-wal` into the queue's file.
+    ///
+    /// SQLite never leaves pages in the index when it empties a `-wal`.
+    fn has_wal_of_its_own(&self) -> bool {
+        let is_empty = || self.wal.as_ref().is_some_and(|wal| wal.state() == WalState::Empty);
+        // Another process may have written to an empty `-wal` in the meantime.
+        is_empty() && self.checkpoint("NOOP").is_ok_and(|(pages, _)| pages > 0) && is_empty()
+    }
+
     /// Empties an overwritten `-wal` that SQLite ignores. SQLite ignores it if no process had it open when it was
     /// overwritten. If it were not emptied, other processes would conclude that it was overwritten while this process
     /// had it open.
@@ -137,6 +149,9 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result
     let opened = Opened { db, path: path.to_owned(), time, claim: Some(claim), wal: Wal::of(path) };
     opened.empty_ignored_wal();
     opened.still_there()?;
+    if opened.has_wal_of_its_own() {
+        return Err(refusal(path, Foreign::WalRemoved));
+    }
     Ok(opened)
 }
 

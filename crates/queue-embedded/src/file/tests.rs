@@ -50,6 +50,28 @@ fn a_removed_or_replaced_log_is_noticed_and_its_messages_are_saved() {
     }
 }
 
+/// Opens the queue as a process does whose check of the companions came before the removal. Checks are skipped here,
+/// because this process has the file open already.
+#[test]
+fn an_open_refuses_a_log_that_is_created_beside_the_index_of_a_removed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue.db");
+    let host = filled(&path);
+    for is_saved in [false, true] {
+        fs::remove_file(folder.path().join("queue.db-wal")).unwrap();
+        if is_saved {
+            told(&host, "was removed or replaced while a hostler has it open");
+        }
+        let late = open(&path, Arc::new(SystemClock), Worker::Thread);
+        if let Ok(late) = &late {
+            insert(late, 1);
+        }
+        assert!(matches!(late, Err(QueueError::Refused(_))), "{is_saved}");
+    }
+    drop(host);
+    assert_eq!(rows(&opened(&path)), 3);
+}
+
 #[test]
 fn an_emptied_log_is_noticed_and_damages_nothing() {
     for writes_on in [false, true] {
