@@ -12,7 +12,7 @@ use rusqlite::{Connection, params};
 
 use super::clock::Job;
 use super::clock::Session;
-use super::rows::latest_due;
+use super::rows::{due_after, latest_due};
 use super::topology::is_ordered;
 
 /// Maximum number of messages of either kind to examine in one search. A search takes a few milliseconds.
@@ -97,12 +97,14 @@ fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite:
 pub(super) struct Free {
     queue: i64,
     found: Vec<Place>,
+    /// Length of the leases in this queue.
+    lease: Duration,
     freed: usize,
 }
 
 impl Free {
-    pub(super) fn new(queue: i64, found: Vec<Place>) -> Self {
-        Self { queue, found, freed: 0 }
+    pub(super) fn new(queue: i64, found: Vec<Place>, lease: Duration) -> Self {
+        Self { queue, found, lease, freed: 0 }
     }
 
     /// Logs the number of messages that were made due. Returns `true` if the number is not zero. Must be called after the
@@ -110,7 +112,12 @@ impl Free {
     pub(super) fn tell(&self, channel: &str) -> bool {
         let count = self.freed;
         if count > 0 {
-            tracing::warn!(channel, count, "damaged rows would have held back messages for ever; they are due again");
+            tracing::warn!(
+                channel,
+                count,
+                "damaged rows would have held back messages for ever; they are due again, leased ones at the end of \
+                 a new lease"
+            );
         }
         count > 0
     }
@@ -120,35 +127,41 @@ impl Job for Free {
     /// Clears the invalid times of the found entries, and then makes these entries due. For an entry of a group, makes the
     /// first entry of the group due instead, unless another entry of the group is visible, leased or delayed. An entry whose
     /// delay is readable keeps its delay.
+    ///
+    /// An entry with a lease may still be processed, so it becomes due only after the length of a lease, and before the
+    /// other entries of its group. A heartbeat may extend that time.
     fn run(&mut self, db: &Session<'_>) -> rusqlite::Result<()> {
         let now = db.now();
-        let latest = latest_due(now);
+        let (latest, lease_end) = (latest_due(now), due_after(now, self.lease));
         let is_ordered = is_ordered(db, self.queue)?;
         self.freed = 0;
         for (enqueued_at, seq) in &self.found {
-            let key = params![self.queue, enqueued_at, seq, now, latest];
+            let key = params![self.queue, enqueued_at, seq, now, latest, lease_end];
             db.prepare_cached(
-                "UPDATE entry SET visible_at = NULL, lease = NULL
+                "UPDATE entry SET visible_at = NULL
                  WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND visible_at > ?4",
             )?
             .execute(params![self.queue, enqueued_at, seq, latest])?;
             self.freed += db
                 .prepare_cached(
-                    "UPDATE entry SET visible_at = iif(due_at > ?5, ?4, max(due_at, ?4)), lease = NULL
+                    "UPDATE entry SET visible_at = CASE
+                         WHEN lease IS NOT NULL THEN ?6 WHEN due_at > ?5 THEN ?4 ELSE max(due_at, ?4) END
                      WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
-                     AND visible_at IS NULL AND (group_name IS NULL OR NOT ?6)",
+                     AND visible_at IS NULL AND (group_name IS NULL OR NOT ?7)",
                 )?
-                .execute(params![self.queue, enqueued_at, seq, now, latest, is_ordered])?;
+                .execute(params![self.queue, enqueued_at, seq, now, latest, lease_end, is_ordered])?;
             if !is_ordered {
                 continue;
             }
             self.freed += db
                 .prepare_cached(
-                    "UPDATE entry SET visible_at = iif(due_at > ?5, ?4, max(due_at, ?4)) WHERE (queue, enqueued_at, seq) = (
+                    "UPDATE entry SET visible_at = CASE
+                         WHEN lease IS NOT NULL THEN ?6 WHEN due_at > ?5 THEN ?4 ELSE max(due_at, ?4) END
+                     WHERE (queue, enqueued_at, seq) = (
                          SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
                          WHERE queue = ?1 AND group_name = (
                              SELECT group_name FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
-                         ) ORDER BY seq LIMIT 1
+                         ) ORDER BY lease IS NULL, seq LIMIT 1
                      ) AND NOT EXISTS (
                          SELECT 1 FROM entry AS head INDEXED BY entry_group
                          WHERE head.queue = ?1 AND head.group_name = entry.group_name AND head.visible_at IS NOT NULL
@@ -310,6 +323,31 @@ mod tests {
                 let acks = received.into_iter().map(|one| Settlement::Ack(one.receipt)).collect();
                 assert!(queue.settle(acks).await.iter().all(Result::is_ok));
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_leased_message_without_a_valid_time_stays_leased() {
+        for (ordered, time) in [(false, "NULL"), (false, LOST_TIMES[1]), (true, "NULL"), (true, LOST_TIMES[1])] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("queue.db");
+            let broker = EmbeddedBroker::open(&path).unwrap();
+            let spec = ChannelSpec { ordered, ..ChannelSpec::new("jobs".parse().unwrap()) };
+            let queue = broker.open(&spec).await.unwrap();
+            broker.send(&spec.channel, vec![Outgoing::default()]).await;
+            let request = Receive { max: 1, wait: Duration::ZERO, lease: Duration::from_secs(30) };
+            let first = queue.receive(request, &CancellationToken::new()).await.unwrap().pop().unwrap();
+            broker.send(&spec.channel, vec![Outgoing::default()]).await;
+            let meddler = Connection::open(&path).unwrap();
+            assert_eq!(meddler.execute(&format!("UPDATE entry SET visible_at = {time} WHERE seq = 1"), []).unwrap(), 1);
+            // The second message gets a number before the first one's, as a message has that was requeued.
+            let requeued = "UPDATE content SET seq = 0 WHERE seq = 2; UPDATE entry SET seq = 0 WHERE seq = 2;";
+            meddler.execute_batch(requeued).unwrap();
+            let seen = drained(&queue).await.len();
+            assert_eq!(seen, usize::from(!ordered), "{ordered}, {time}: the first message is still processed");
+            assert!(queue.settle(vec![Settlement::Ack(first.receipt)]).await.iter().all(Result::is_ok));
+            let next = queue.receive(request, &CancellationToken::new()).await.unwrap();
+            assert_eq!(next.len(), usize::from(ordered), "{ordered}, {time}");
         }
     }
 

@@ -74,6 +74,11 @@ impl Waiting {
         (self.source.queue, &self.source.name)
     }
 
+    /// Returns the length of the leases under which the receive takes messages.
+    pub(super) fn lease(&self) -> Duration {
+        self.request.lease
+    }
+
     /// Returns `true` if the receive call must end: the caller has dropped or stopped the call, or the deadline has
     /// passed.
     pub(super) fn is_over(&self, time: &QueueTime) -> bool {

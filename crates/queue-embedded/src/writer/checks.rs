@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::Core;
 use crate::clock::Session;
 use crate::stranded::Free;
-use crate::waiting::Waiting;
 use hostler_queue::QueueError;
 
 /// Interval at which the worker checks that the file is still at its path and still has the rows of its queues, and
@@ -43,17 +42,18 @@ impl Core {
     /// Makes stranded messages due in every queue with a waiting receive, at most once per [`CHECK`]. Returns `true` if a
     /// message was made due. Ignores errors, because the receives return the same errors.
     fn free_stranded(&mut self, now: Duration) -> bool {
-        let queues = self.waiting.iter().map(Waiting::queue);
-        let due = queues.filter(|(queue, _)| self.stranded.is_due(*queue, now, CHECK));
-        let queues: BTreeMap<i64, String> = due.map(|(queue, channel)| (queue, channel.to_owned())).collect();
+        let queues = self.waiting.iter().map(|waiting| (waiting.queue(), waiting.lease()));
+        let due = queues.filter(|((queue, _), _)| self.stranded.is_due(*queue, now, CHECK));
+        let queues: BTreeMap<i64, (String, Duration)> =
+            due.map(|((queue, channel), lease)| (queue, (channel.to_owned(), lease))).collect();
         let mut has_freed = false;
-        for (queue, channel) in queues {
+        for (queue, (channel, lease)) in queues {
             let session = Session { db: &self.file.db, time: &self.file.time };
             let found = self.stranded.look(&session, queue).unwrap_or_default();
             if found.is_empty() {
                 continue;
             }
-            let mut job = Free::new(queue, found);
+            let mut job = Free::new(queue, found, lease);
             if self.transact(false, std::slice::from_mut(&mut job)).iter().all(Result::is_ok) {
                 has_freed |= job.tell(&channel);
             }
