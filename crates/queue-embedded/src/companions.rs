@@ -118,7 +118,11 @@ pub(super) fn claim(path: &Path) -> Result<Claim, ClaimError> {
     // If SQLite created the file, other users could read it. SQLite gives the companions the same permissions as the file.
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(io)?;
-    let identity = identity(&file.metadata().map_err(io)?);
+    let metadata = file.metadata().map_err(io)?;
+    if !metadata.is_file() {
+        return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe or a device")));
+    }
+    let identity = identity(&metadata);
     open.entry(identity).or_insert(OpenFile { file, connections: 0 }).connections += 1;
     Ok(Claim(identity))
 }

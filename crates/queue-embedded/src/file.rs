@@ -191,6 +191,7 @@ fn cannot_open(path: &Path, error: &io::Error) -> QueueError {
     let cure = match error.kind() {
         io::ErrorKind::NotFound => "create its folder, or name another path",
         io::ErrorKind::IsADirectory => "it is a folder; name a file in it",
+        io::ErrorKind::InvalidInput => "name another path",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "the file, its -wal and -shm files, and its folder must be writable for this user"
         }
@@ -360,7 +361,10 @@ fn fault(file: &Path, error: &rusqlite::Error) -> QueueError {
         }
         Some(ErrorCode::SystemIoFailure) => {
             let limit = getrlimit(Resource::Fsize).current;
-            QueueError::Unavailable(format!("the queue `{path}` failed: {error}{}", size_hint(limit)))
+            QueueError::Unavailable(format!(
+                "the queue `{path}` failed: {error}; check that its disk works and has free space{}",
+                size_hint(limit)
+            ))
         }
         // An error without an SQLite code concerns a stored value that hostler did not write.
         Some(ErrorCode::DatabaseCorrupt) | None => refused(damaged(file, &text)),

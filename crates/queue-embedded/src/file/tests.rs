@@ -50,6 +50,14 @@ fn a_removed_or_replaced_log_is_noticed_and_its_messages_are_saved() {
     }
 }
 
+#[test]
+fn a_path_that_is_not_a_file_is_refused_with_the_cure() {
+    for path in ["/dev/null", "/dev/full"] {
+        let error = open(Path::new(path), Arc::new(SystemClock), Worker::Thread).err().unwrap().to_string();
+        assert!(error.contains("it is a pipe or a device; name another path"), "{error}");
+    }
+}
+
 /// Opens the queue as a process does whose check of the companions came before the removal. Checks are skipped here,
 /// because this process has the file open already.
 #[test]
