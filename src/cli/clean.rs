@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// Minimum idle time and age of an unused queue; must exceed the longest pause between uses
     #[arg(long, value_name = "DURATION", value_parser = window, default_value = "35d")]
     queues_idle: Duration,
-    /// Minimum idle time of an unused topic; topics are only reported
+    /// Minimum idle time of an unused topic (only reported)
     #[arg(long, value_name = "DURATION", value_parser = window, default_value = "1d")]
     topics_idle: Duration,
     /// Minimum age of an unused body
