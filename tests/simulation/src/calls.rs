@@ -323,8 +323,10 @@ impl Judge {
         let mut state = self.see(|| format!("process {life} receives {receipts:?}"));
         state.lives[life].changed_at = Some(Instant::now());
         let now = Instant::now();
-        let names = receipts.iter().filter_map(|receipt| state.deliveries.get(receipt)).map(|delivery| &delivery.name);
-        let count = names.filter(|name| !state.is_done(life, name, now)).count();
+        // A message that is not due goes back, and counts for nothing.
+        let due =
+            receipts.iter().filter_map(|receipt| state.deliveries.get(receipt)).filter(|one| one.waits_until.is_none());
+        let count = due.filter(|one| !state.is_done(life, &one.name, now)).count();
         let broken = state.lives[life].fault_of_rate(&self.scenario, count, now);
         state.violations.extend(broken);
         if state.lives[life].over {
