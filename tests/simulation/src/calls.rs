@@ -58,6 +58,8 @@ impl Judge {
         let mut state = self.see(|| format!("process {life} asks: {asked:?}{}", if again { " again" } else { "" }));
         let now = Instant::now();
         let unpaused = state.paused_at.is_none_or(|at| now > at + OWED);
+        // An answer that was under way while all stood still tells a time that is long past.
+        let knows_the_time = state.paused_at.is_none_or(|at| now > at + Duration::from_secs(60));
         let State { deliveries, violations, lives, fates, .. } = &mut *state;
         let this = &mut lives[life];
         if let (Asked::Receive, false) = (asked, again) {
@@ -129,6 +131,8 @@ impl Judge {
                     delivery.removal = self.kind_of_removal(delivery, counted, moves, drained);
                 }
                 let mut broken = self.faults_of_call(delivery, counted, fate, seconds, drained);
+                let wait = seconds.filter(|_| knows_the_time).and_then(|seconds| delivery.fault_of_wait(seconds));
+                broken.extend(wait);
                 broken.extend(seconds.and_then(|seconds| behind.fault(delivery, seconds)));
                 violations.extend(broken.into_iter().map(|broken| format!("{} ({receipt}): {broken}", delivery.name)));
             }
@@ -190,7 +194,6 @@ impl Judge {
             }
             return broken;
         };
-        broken.extend(one.fault_of_wait(seconds));
         match &one.ended {
             // While a reply is sent, and while a hook decides about a stopped handler, the lease is extended. The hook begins
             // after the consumer knows that the guest has ended.
@@ -281,7 +284,8 @@ impl Judge {
             // A message whose handler never started was finished by an earlier delivery. The driver removes it again, which is no
             // settlement.
             let is_own = !removes || delivery.started_at.is_some();
-            for one in kind.map_or(vec![Kind::Removal, Kind::Copy], |kind| vec![kind]) {
+            // The driver removes a message that another delivery finished, instead of releasing it.
+            for one in kind.map_or(vec![Kind::Removal, Kind::Copy, Kind::Release], |kind| vec![kind]) {
                 let calls = &mut lives[life].calls[one as usize];
                 match result(index) {
                     Answered::Done if is_own && kind.is_some() => calls.done(),
