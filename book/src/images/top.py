@@ -9,7 +9,7 @@ from unicodedata import east_asian_width
 
 COLUMNS, ROWS, SECONDS = 118, 30, int(os.environ.get("SECONDS_OF_TOP", "125"))
 HOSTLER = os.path.abspath(os.environ.get("HOSTLER", "target/release/hostler"))
-HANDLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/guests/run-word.wat")
+HANDLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tests/guests/run-word.wat")
 CONFIG = """
 host.health_file = 'health.json'
 telemetry.prometheus = '127.0.0.1:9464'
