@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use super::clock::Job;
-use super::clock::Session;
+use super::clock::{Job, Session};
 use super::rows::{due_after, latest_due};
 use super::topology::is_ordered;
 
@@ -93,6 +92,38 @@ fn has_head(db: &Connection, queue: i64, (enqueued_at, seq): Place) -> rusqlite:
     .exists([queue, enqueued_at, seq])
 }
 
+/// Statement that makes entries due. Its parameters are the key of a found entry (`?1` to `?3`), the current time (`?4`),
+/// the latest valid time (`?5`), the end of a lease that starts now (`?6`), and whether the queue is ordered (`?7`).
+macro_rules! free {
+    ($condition:literal) => {
+        concat!(
+            "UPDATE entry SET visible_at = CASE
+                 WHEN lease IS NOT NULL THEN ?6 WHEN due_at > ?5 THEN ?4 ELSE max(due_at, ?4) END ",
+            $condition
+        )
+    };
+}
+
+/// Makes a found entry due that waits for no group.
+const FREE_ONE: &str = free!(
+    "WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
+     AND visible_at IS NULL AND (group_name IS NULL OR NOT ?7)"
+);
+
+/// In an ordered queue, makes the first entry of a found entry's group due, unless another entry of the group is visible,
+/// leased or delayed.
+const FREE_FIRST_OF_GROUP: &str = free!(
+    "WHERE ?7 AND (queue, enqueued_at, seq) = (
+         SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
+         WHERE queue = ?1 AND group_name = (
+             SELECT group_name FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
+         ) ORDER BY lease IS NULL, seq LIMIT 1
+     ) AND NOT EXISTS (
+         SELECT 1 FROM entry AS head INDEXED BY entry_group
+         WHERE head.queue = ?1 AND head.group_name = entry.group_name AND head.visible_at IS NOT NULL
+     )"
+);
+
 /// A job that makes the found messages visible. Skips a message that is no longer stranded.
 pub(super) struct Free {
     queue: i64,
@@ -136,38 +167,14 @@ impl Job for Free {
         let is_ordered = is_ordered(db, self.queue)?;
         self.freed = 0;
         for (enqueued_at, seq) in &self.found {
-            let key = params![self.queue, enqueued_at, seq, now, latest, lease_end];
             db.prepare_cached(
                 "UPDATE entry SET visible_at = NULL
                  WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3 AND visible_at > ?4",
             )?
             .execute(params![self.queue, enqueued_at, seq, latest])?;
-            self.freed += db
-                .prepare_cached(
-                    "UPDATE entry SET visible_at = CASE
-                         WHEN lease IS NOT NULL THEN ?6 WHEN due_at > ?5 THEN ?4 ELSE max(due_at, ?4) END
-                     WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
-                     AND visible_at IS NULL AND (group_name IS NULL OR NOT ?7)",
-                )?
-                .execute(params![self.queue, enqueued_at, seq, now, latest, lease_end, is_ordered])?;
-            if !is_ordered {
-                continue;
-            }
-            self.freed += db
-                .prepare_cached(
-                    "UPDATE entry SET visible_at = CASE
-                         WHEN lease IS NOT NULL THEN ?6 WHEN due_at > ?5 THEN ?4 ELSE max(due_at, ?4) END
-                     WHERE (queue, enqueued_at, seq) = (
-                         SELECT queue, enqueued_at, seq FROM entry INDEXED BY entry_group
-                         WHERE queue = ?1 AND group_name = (
-                             SELECT group_name FROM entry WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3
-                         ) ORDER BY lease IS NULL, seq LIMIT 1
-                     ) AND NOT EXISTS (
-                         SELECT 1 FROM entry AS head INDEXED BY entry_group
-                         WHERE head.queue = ?1 AND head.group_name = entry.group_name AND head.visible_at IS NOT NULL
-                     )",
-                )?
-                .execute(key)?;
+            let key = params![self.queue, enqueued_at, seq, now, latest, lease_end, is_ordered];
+            self.freed += db.prepare_cached(FREE_ONE)?.execute(key)?;
+            self.freed += db.prepare_cached(FREE_FIRST_OF_GROUP)?.execute(key)?;
         }
         Ok(())
     }
