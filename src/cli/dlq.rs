@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
 
 use super::dead_letter::{self, DeadLetter};
-use super::output::pretty_json;
+use super::output::{counted, pretty_json};
 use super::picked::Picked;
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::{Exit, Failure, Result};
@@ -259,7 +259,7 @@ fn rehearse(args: &DropArgs, from: &Channel) -> Result {
         if count > 0 {
             print(dead_letter::table(&found));
         }
-        print(format_args!("{count} {} would be dropped from {from}", if count == 1 { "message" } else { "messages" }));
+        print(format_args!("{} would be dropped from {from}", counted(count as u64, "message")));
     }
     let all = args.max.is_none_or(|max| (count as u64) < max);
     let unmet = all.then(|| args.picked.unmet(count as u64, unseen, from)).flatten();
@@ -294,7 +294,7 @@ fn summary(report: &Report, stopped: bool, from: &Channel) -> String {
     let Report { moved, left, failed, not_looked_at, .. } = report;
     let more = [(left, "left (did not match)"), (failed, "failed"), (not_looked_at, "not inspected")];
     let mut text = if stopped { "stopped: ".to_owned() } else { String::new() };
-    text += &format!("{moved} {} dropped from {from}", if *moved == 1 { "message" } else { "messages" });
+    text += &format!("{} dropped from {from}", counted(*moved, "message"));
     for (count, what) in more.into_iter().filter(|(count, _)| **count > 0) {
         text += &format!(", {count} {what}");
     }

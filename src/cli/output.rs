@@ -40,6 +40,11 @@ pub(super) fn pretty_json(value: &impl Serialize) -> Result<String> {
     written(serde_json::to_string_pretty(value))
 }
 
+/// Formats a count with its noun, which takes an `s` in the plural.
+pub(super) fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 fn written(text: serde_json::Result<String>) -> Result<String> {
     text.map(|text| in_json(&text).into_owned()).map_err(|error| Failure::new(Exit::Internal, error))
 }

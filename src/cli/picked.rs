@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::builder::NonEmptyStringValueParser;
 
-use super::output::say;
-use super::receive::messages;
+use super::output::{counted, say};
 use crate::exit::{Exit, Failure, Result};
 use hostler_ops::Looked;
 use hostler_ops::requeue::Condition;
@@ -121,7 +120,7 @@ impl Picked {
 
 /// Returns a clause that says how many messages are shown.
 fn shown(count: u64) -> String {
-    format!("{} {} shown", messages(count), if count == 1 { "is" } else { "are" })
+    format!("{} {} shown", counted(count, "message"), if count == 1 { "is" } else { "are" })
 }
 
 /// Reasons why some messages cannot be inspected, for error messages.

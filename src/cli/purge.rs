@@ -8,9 +8,8 @@ use std::io::{self, IsTerminal as _};
 use std::time::SystemTime;
 
 use super::dlq::{dropped, ended_well, stop_on_signal};
-use super::output::confirm;
+use super::output::{confirm, counted};
 use super::queues::check_source;
-use super::receive::messages;
 use super::{ConfigArg, block_on, print};
 use crate::exit::{Exit, Failure, Result};
 use hostler_ops::requeue::{Ended, MoveRequest, Report};
@@ -83,7 +82,7 @@ async fn confirmed(broker: &dyn Admin, at: &Channel) -> Result<bool> {
         broker.depths(std::slice::from_ref(at)).await?.pop().unwrap_or_default();
     let question = format!(
         "{at} has {}, and {delayed} delayed and {in_flight} in flight that stay. Remove {} for good?",
-        messages(visible),
+        counted(visible, "message"),
         if visible == 1 { "it" } else { "them" }
     );
     confirm(&question).map_err(|error| Failure::new(Exit::Internal, format!("cannot read the answer: {error}")))
@@ -98,7 +97,7 @@ fn counts(report: &Report, stopped: bool) -> String {
 fn summary(report: &Report, stopped: bool, at: &Channel) -> String {
     let Report { moved, failed, not_looked_at, .. } = *report;
     let mut text = if stopped { "stopped: ".to_owned() } else { String::new() };
-    text += &format!("{} removed from {at}", messages(moved));
+    text += &format!("{} removed from {at}", counted(moved, "message"));
     if failed > 0 {
         text += &format!(", {failed} failed");
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 
 use super::dlq::stop_on_signal;
-use super::output::{hand_over, is_closed, json, unwritten};
+use super::output::{counted, hand_over, is_closed, json, unwritten};
 use super::queues::check_source;
 use super::shown::{Shown, body_line};
 use super::{ConfigArg, block_on, say};
@@ -113,12 +113,12 @@ fn tell(args: &Args, report: &ReceiveReport, counts_attempts: bool) {
         say(format_args!("hostler: message {id} is printed and was not removed from {at}: {reason}"));
     }
     if *removed > 0 {
-        say(format_args!("hostler: {} removed from {at}", messages(*removed)));
+        say(format_args!("hostler: {} removed from {at}", counted(*removed, "message")));
     }
     if *given_back > 0 {
         let cure = if args.ack { "" } else { "; --ack removes what is printed" };
         let cost = if counts_attempts { "; SQS has counted an attempt on each" } else { "" };
-        say(format_args!("hostler: {} given back to {at}{cost}{cure}", messages(*given_back)));
+        say(format_args!("hostler: {} given back to {at}{cost}{cure}", counted(*given_back, "message")));
     }
 }
 
@@ -128,8 +128,4 @@ fn nothing_came(args: &Args) -> String {
     format!(
         "no message came from {at} within {wait}\n  cure: wait longer by --wait; `hostler queues {at}` counts what is there"
     )
-}
-
-pub(super) fn messages(count: u64) -> String {
-    format!("{count} message{}", if count == 1 { "" } else { "s" })
 }

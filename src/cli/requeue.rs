@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::dead_letter::MAX_LISTED;
 use super::dlq::dead_letters;
+use super::output::counted;
 use super::picked::Picked;
 use super::progress::progress;
 use super::{ConfigArg, block_on, print, say};
@@ -200,9 +201,8 @@ fn json(report: &Report, stopped: bool, dry_run: bool) -> std::result::Result<St
 fn summary(report: &Report, stopped: bool, dry_run: bool, from: &Channel, to: &Channel) -> String {
     let Report { moved, left, failed, not_looked_at, .. } = report;
     let mut text = if stopped { "stopped: ".to_owned() } else { String::new() };
-    let (messages, verb) =
-        (if *moved == 1 { "message" } else { "messages" }, if dry_run { "would move" } else { "moved" });
-    text += &format!("{moved} {messages} {verb} from {from} to {to}");
+    let verb = if dry_run { "would move" } else { "moved" };
+    text += &format!("{} {verb} from {from} to {to}", counted(*moved, "message"));
     if *left > 0 {
         let verb = if dry_run { "would stay" } else { "left" };
         text += &format!(", {left} {verb} (did not match)");

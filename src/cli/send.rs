@@ -8,8 +8,8 @@ use tokio::sync::mpsc::{Receiver, channel};
 use tokio_util::sync::CancellationToken;
 
 use super::lines::Batch;
+use super::output::counted;
 use super::progress::progress;
-use super::receive::messages;
 use super::source::{self, BodyArgs, Input};
 use super::{ConfigArg, block_on, destination, print, say};
 use crate::exit::{Exit, Failure, Result};
@@ -149,10 +149,10 @@ async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: 
     }
     let Tally { sent, unreached } = tally;
     if unreached > 0 {
-        let unreached = messages(unreached);
+        let unreached = counted(unreached, "message");
         say(format_args!("hostler: note: {unreached} reached no queue: no subscription lets the routing key pass"));
     }
-    let sent = format!("{} sent", messages(sent));
+    let sent = format!("{} sent", counted(sent, "message"));
     let in_all = |failure: Failure| Failure::new(failure.exit, format!("{}\n  {sent} in all", failure.message));
     if !ended.map_err(in_all)? {
         print(format_args!("stopped: {sent} to {}", args.channel));
