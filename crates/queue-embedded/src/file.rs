@@ -225,6 +225,9 @@ fn connect(path: &Path, worker: Worker) -> Result<Connection, OpenError> {
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.busy_handler((worker == Worker::Thread).then_some(wait_for_lock as fn(i32) -> bool))?;
     db.set_prepared_statement_cache_capacity(64);
+    // Otherwise SQLite compiles a statement again whenever one of its parameters that could matter for the query plan
+    // changes, such as the parameter of a LIMIT.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     if db.is_readonly(MAIN_DB)? {
         return Err(OpenError::Refused(format!("the queue `{}` is read-only for this user", path.display())));
     }
