@@ -5,10 +5,11 @@
 //! existing file at the path, SQLite would read the companions into that file. In both cases, the messages in the
 //! companions would be lost.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -203,16 +204,22 @@ impl WalState {
     fn at(wal: &Path) -> Self {
         match fs::metadata(wal) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Self::Missing,
-            Ok(file) if file.len() > 0 => {
-                let mut start = [0; 4];
-                // SQLite locks no `-wal`, so closing this descriptor releases no lock.
-                let is_read =
-                    file.is_file() && File::open(wal).and_then(|mut file| file.read_exact(&mut start)).is_ok();
-                start[3] &= !1;
-                if is_read && start != WAL_MAGIC { Self::Overwritten } else { Self::Filled }
-            }
+            // SQLite locks no `-wal`, so closing this descriptor releases no lock.
+            Ok(file) if file.is_file() => Self::of_file(&file, || File::open(wal)),
+            Ok(file) if file.len() > 0 => Self::Filled,
             Ok(_) | Err(_) => Self::Empty,
         }
+    }
+
+    /// Returns the state of a `-wal` file. `open` is called only if the file is not empty.
+    fn of_file<F: Borrow<File>>(metadata: &Metadata, open: impl FnOnce() -> io::Result<F>) -> Self {
+        if metadata.len() == 0 {
+            return Self::Empty;
+        }
+        let mut start = [0; 4];
+        let is_read = open().and_then(|file| file.borrow().read_exact_at(&mut start, 0)).is_ok();
+        start[3] &= !1;
+        if is_read && start != WAL_MAGIC { Self::Overwritten } else { Self::Filled }
     }
 }
 
@@ -220,22 +227,27 @@ impl WalState {
 #[derive(Debug)]
 pub(super) struct Wal {
     path: PathBuf,
+    file: File,
     identity: Identity,
 }
 
 impl Wal {
-    /// Returns the current `-wal` of the queue's file at `path`. `None`: there is no `-wal`.
+    /// Opens the current `-wal` of the queue's file at `path`. `None`: there is no `-wal`.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let path = beside(&without_links(path), "-wal");
-        let identity = identity(&fs::metadata(&path).ok()?);
-        Some(Self { path, identity })
+        let is_file = fs::metadata(&path).is_ok_and(|file| file.is_file());
+        let file = is_file.then(|| File::open(&path).ok())??;
+        let identity = identity(&file.metadata().ok()?);
+        Some(Self { path, file, identity })
     }
 
     /// Returns the state of this `-wal`. [`WalState::Missing`]: the file is no longer at its path.
     pub(super) fn state(&self) -> WalState {
         match fs::metadata(&self.path) {
-            Ok(file) if identity(&file) != self.identity => WalState::Missing,
-            _ => WalState::at(&self.path),
+            Ok(file) if identity(&file) == self.identity => WalState::of_file(&file, || Ok(&self.file)),
+            Ok(_) => WalState::Missing,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => WalState::Missing,
+            Err(_) => WalState::Empty,
         }
     }
 }
