@@ -36,19 +36,6 @@ pub(super) struct Source {
     pub(super) registrations: Vec<Registration>,
 }
 
-impl Source {
-    /// Returns what happened to the queue's row in the table of queues, or to that of its dead-letter queue. `None`: both
-    /// rows are unchanged.
-    pub(super) fn registration_fault(&self, db: &Connection) -> rusqlite::Result<Option<String>> {
-        for registration in &self.registrations {
-            if let Some(fault) = registration.fault(db)? {
-                return Ok(Some(fault));
-            }
-        }
-        Ok(None)
-    }
-}
-
 /// Identifies an entry and the lease under which it was taken.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ticket {

@@ -6,7 +6,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 /// A row of the table of queues.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Registration {
     pub(super) id: i64,
     pub(super) name: String,

@@ -20,22 +20,50 @@ const PAGE: i64 = 500;
 /// Key of an entry within its queue.
 type Place = (i64, i64);
 
+/// A position before every entry.
+const START: Place = (i64::MIN, i64::MIN);
+
 /// Progress of the searches, by queue.
 #[derive(Debug, Default)]
-pub(super) struct Stranded {
-    after: HashMap<i64, Place>,
+pub(super) struct Stranded(HashMap<i64, Progress>);
+
+/// Progress of the search in one queue.
+#[derive(Debug)]
+struct Progress {
+    /// Position of the last examined entry. `None`: the next search starts with the first entry.
+    after: Option<Place>,
     /// Time of the next search, by the monotonic clock.
-    next: HashMap<i64, Duration>,
+    next: Duration,
+    /// Number of changes of the file before the search began.
+    changes: u64,
 }
 
 impl Stranded {
-    /// Returns `true` if a queue must be searched now, which is the case once per `interval`.
-    pub(super) fn is_due(&mut self, queue: i64, now: Duration, interval: Duration) -> bool {
-        let is_due = self.next.get(&queue).is_none_or(|next| now >= *next);
+    /// Returns `true` if a queue must be searched now: at most once per `interval`, and only if the file was changed
+    /// since the last search began or that search did not examine all entries. `changes` is the number of changes of the
+    /// file up to now.
+    pub(super) fn is_due(&mut self, queue: i64, now: Duration, interval: Duration, changes: u64) -> bool {
+        let Some(progress) = self.0.get_mut(&queue) else {
+            self.0.insert(queue, Progress { after: None, next: now + interval, changes });
+            return true;
+        };
+        let is_due = now >= progress.next && (progress.after.is_some() || progress.changes != changes);
         if is_due {
-            self.next.insert(queue, now + interval);
+            progress.next = now + interval;
+            // A search of several pages is not over with its last page if the file was changed after its first one.
+            if progress.after.is_none() {
+                progress.changes = changes;
+            }
         }
         is_due
+    }
+
+    /// Makes the next search in a queue due, even if the file is not changed until then, because the last search failed
+    /// or its result could not be used.
+    pub(super) fn repeat(&mut self, queue: i64) {
+        if let Some(progress) = self.0.get_mut(&queue) {
+            progress.after = Some(START);
+        }
     }
 
     /// Searches a queue for stranded messages, and returns their positions. Examines one page of the messages without a
@@ -44,7 +72,8 @@ impl Stranded {
     pub(super) fn look(&mut self, db: &Session<'_>, queue: i64) -> rusqlite::Result<Vec<Place>> {
         let is_ordered = is_ordered(db, queue)?;
         let mut found = never_due(db, queue)?;
-        let after = self.after.remove(&queue).unwrap_or((i64::MIN, i64::MIN));
+        let reached = self.0.get_mut(&queue).and_then(|progress| progress.after.take());
+        let after = reached.unwrap_or(START);
         let mut page = db.prepare_cached(
             "SELECT enqueued_at, seq, group_name FROM entry INDEXED BY entry_visible
              WHERE queue = ?1 AND visible_at IS NULL AND (enqueued_at, seq) > (?2, ?3)
@@ -55,8 +84,10 @@ impl Stranded {
         while let Some(row) = rows.next()? {
             let place: Place = (row.get(0)?, row.get(1)?);
             count += 1;
-            if count == PAGE {
-                self.after.insert(queue, place);
+            if count == PAGE
+                && let Some(progress) = self.0.get_mut(&queue)
+            {
+                progress.after = Some(place);
             }
             // The stored bytes may not be valid text.
             let group = row.get_ref(2)?.as_bytes_or_null().unwrap_or_default().map(<[u8]>::to_vec);
@@ -234,6 +265,22 @@ mod tests {
             let acks = received.into_iter().map(|one| Settlement::Ack(one.receipt)).collect();
             assert!(queue.settle(acks).await.iter().all(Result::is_ok));
         }
+    }
+
+    #[test]
+    fn a_queue_is_searched_again_once_the_file_was_changed_or_the_search_failed() {
+        let second = Duration::from_secs(1);
+        let mut stranded = Stranded::default();
+        let mut is_due = |at: u32, changes| stranded.is_due(1, second * at, second, changes);
+        assert!(is_due(0, 5));
+        assert!(!is_due(1, 5), "nothing was changed");
+        assert!(is_due(2, 6));
+        assert!(!is_due(2, 7), "too soon");
+        assert!(is_due(3, 7));
+        stranded.repeat(1);
+        let mut is_due = |at: u32| stranded.is_due(1, second * at, second, 7);
+        assert!(!is_due(3), "too soon");
+        assert!(is_due(4), "it failed");
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! A receive call that waits in the worker until it is answered.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::clock::{Job, QueueTime, Session};
 use super::lease::{Received, Source, Ticket, next_visible, release, take};
+use super::registration::Registration;
 use hostler_queue::{Delivery, QueueError, Receive};
 
 /// A receive call that is not yet answered.
@@ -23,8 +25,6 @@ pub(super) struct Waiting {
     /// queue at this time, even if the file has not been written. `None`: no message will become visible unless the
     /// file is written.
     due: Option<i64>,
-    /// Set once the rows of the receive's queue in the table of queues were checked.
-    is_checked: bool,
 }
 
 impl Waiting {
@@ -35,7 +35,7 @@ impl Waiting {
         stop: CancellationToken,
         reply: oneshot::Sender<Result<Vec<Delivery>, QueueError>>,
     ) -> Self {
-        Self { source, request, deadline, stop, reply, due: Some(0), is_checked: false }
+        Self { source, request, deadline, stop, reply, due: Some(0) }
     }
 
     /// Returns the time until the worker must check this receive call again.
@@ -61,12 +61,29 @@ impl Waiting {
         Ok(self.due.is_some_and(|due| due <= now))
     }
 
-    /// Checks the rows of the queue and of its dead-letter queue in the table of queues. Does nothing if this receive was
-    /// checked before, unless `again` is set. Returns what happened to the rows. `None`: they are unchanged.
-    pub(super) fn registration_fault(&mut self, db: &Connection, again: bool) -> rusqlite::Result<Option<String>> {
-        let is_due = again || !self.is_checked;
-        self.is_checked = true;
-        if is_due { self.source.registration_fault(db) } else { Ok(None) }
+    /// Returns `true` if the rows of the queue and of its dead-letter queue in the table of queues are among the
+    /// `registered` rows, which are known to be unchanged.
+    pub(super) fn is_registered(&self, registered: &HashSet<Registration>) -> bool {
+        self.source.registrations.iter().all(|row| registered.contains(row))
+    }
+
+    /// Checks the rows of the queue and of its dead-letter queue in the table of queues, except the `registered` ones.
+    /// Adds the unchanged rows to these. Returns what happened to a row. `None`: the rows are unchanged.
+    pub(super) fn registration_fault(
+        &self,
+        db: &Connection,
+        registered: &mut HashSet<Registration>,
+    ) -> rusqlite::Result<Option<String>> {
+        for row in &self.source.registrations {
+            if registered.contains(row) {
+                continue;
+            }
+            if let Some(fault) = row.fault(db)? {
+                return Ok(Some(fault));
+            }
+            registered.insert(row.clone());
+        }
+        Ok(None)
     }
 
     /// Returns the queue id and the channel of the receive.

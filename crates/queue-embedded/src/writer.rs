@@ -4,7 +4,7 @@ mod checks;
 mod flushes;
 mod threads;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use super::Worker;
 use super::clock::{Job, QueueTime, Session};
 use super::file::Opened;
+use super::registration::Registration;
 use super::stranded::Stranded;
 use super::waiting::{Take, Waiting, give_back};
 use checks::CHECK;
@@ -96,6 +97,8 @@ impl Writer {
             waiting: Vec::new(),
             durable: None,
             seen: 0,
+            changes: 0,
+            registered: HashSet::new(),
             flushes: Flushes::default(),
             next_check: Duration::ZERO,
             stranded: Stranded::default(),
@@ -180,6 +183,10 @@ struct Core {
     durable: Option<bool>,
     /// Last value of `PRAGMA data_version`. The value changes when another connection commits.
     seen: i64,
+    /// Number of changes of the file that this worker made or noticed.
+    changes: u64,
+    /// Rows of the table of queues that are unchanged since another connection last changed the file.
+    registered: HashSet<Registration>,
     flushes: Flushes,
     /// Time of the next check of the file, by the monotonic clock.
     next_check: Duration,
@@ -286,6 +293,7 @@ impl Core {
                 self.flushes.flushed(started, self.file.time.monotonic());
             }
         }
+        changed |= !self.waiting.is_empty() && self.others_wrote();
         // Without receives, the check still saves the messages of a `-wal` that was removed.
         match self.check() {
             Ok(has_freed) => changed |= has_freed,
@@ -294,7 +302,6 @@ impl Core {
         if self.waiting.is_empty() {
             return;
         }
-        changed |= self.others_wrote();
         // If messages were moved to a dead-letter queue, a receive call on that queue may be answered too.
         while self.serve(changed) {
             changed = true;
@@ -305,6 +312,7 @@ impl Core {
         Session { db: &self.file.db, time: &self.file.time }
     }
 
+    /// Returns `true` if other connections changed the file since the last call.
     fn others_wrote(&mut self) -> bool {
         let version = self
             .file
@@ -314,7 +322,12 @@ impl Core {
             // If the query fails, assumes that the file has changed. The receive calls then read the file and report
             // the error.
             .unwrap_or(self.seen.wrapping_add(1));
-        std::mem::replace(&mut self.seen, version) != version
+        let has_changed = std::mem::replace(&mut self.seen, version) != version;
+        if has_changed {
+            self.changes += 1;
+            self.registered.clear();
+        }
+        has_changed
     }
 
     /// Answers the receive calls that can be answered. Returns `true` if messages were moved to a dead-letter queue.
@@ -380,7 +393,9 @@ impl Core {
         for job in jobs {
             job.run(&Session { db: &tx, time: &self.file.time }).map_err(CommitError::Job)?;
         }
-        tx.commit().map_err(CommitError::Job)
+        tx.commit().map_err(CommitError::Job)?;
+        self.changes += 1;
+        Ok(())
     }
 }
 

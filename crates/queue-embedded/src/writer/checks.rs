@@ -18,20 +18,22 @@ impl Core {
     /// removed or replaced.
     pub(super) fn check(&mut self) -> Result<bool, QueueError> {
         let now = self.file.time.monotonic();
-        let is_due = now >= self.next_check;
-        if is_due {
+        if now >= self.next_check {
             self.file.still_there()?;
             self.next_check = now + CHECK;
         }
-        self.refuse_unregistered(is_due);
+        self.refuse_unregistered();
         Ok(self.free_stranded(now))
     }
 
-    /// Answers the receives whose queues lost their rows in the table of queues. Checks the receives that arrived since
-    /// the last call, or all of them if `again` is set.
-    fn refuse_unregistered(&mut self, again: bool) {
-        for mut waiting in std::mem::take(&mut self.waiting) {
-            match waiting.registration_fault(&self.file.db, again) {
+    /// Answers the receives whose queues lost their rows in the table of queues. Reads the rows of a queue only if other
+    /// connections changed the file since they were last read, because this connection never changes them.
+    fn refuse_unregistered(&mut self) {
+        if self.waiting.iter().all(|waiting| waiting.is_registered(&self.registered)) {
+            return;
+        }
+        for waiting in std::mem::take(&mut self.waiting) {
+            match waiting.registration_fault(&self.file.db, &mut self.registered) {
                 Ok(None) => self.waiting.push(waiting),
                 Ok(Some(fault)) => waiting.answer(Err(self.file.refusal(&fault))),
                 Err(error) => waiting.answer(Err(self.file.fault(&error))),
@@ -39,23 +41,28 @@ impl Core {
         }
     }
 
-    /// Makes stranded messages due in every queue with a waiting receive, at most once per [`CHECK`]. Returns `true` if a
-    /// message was made due. Ignores errors, because the receives return the same errors.
+    /// Makes stranded messages due in every queue with a waiting receive, at most once per [`CHECK`], and only if the file
+    /// was changed. Returns `true` if a message was made due. Ignores errors, because the receives return the same errors.
     fn free_stranded(&mut self, now: Duration) -> bool {
         let queues = self.waiting.iter().map(|waiting| (waiting.queue(), waiting.lease()));
-        let due = queues.filter(|((queue, _), _)| self.stranded.is_due(*queue, now, CHECK));
+        let due = queues.filter(|((queue, _), _)| self.stranded.is_due(*queue, now, CHECK, self.changes));
         let queues: BTreeMap<i64, (String, Duration)> =
             due.map(|((queue, channel), lease)| (queue, (channel.to_owned(), lease))).collect();
         let mut has_freed = false;
         for (queue, (channel, lease)) in queues {
             let session = Session { db: &self.file.db, time: &self.file.time };
-            let found = self.stranded.look(&session, queue).unwrap_or_default();
+            let Ok(found) = self.stranded.look(&session, queue) else {
+                self.stranded.repeat(queue);
+                continue;
+            };
             if found.is_empty() {
                 continue;
             }
             let mut job = Free::new(queue, found, lease);
             if self.transact(false, std::slice::from_mut(&mut job)).iter().all(Result::is_ok) {
                 has_freed |= job.tell(&channel);
+            } else {
+                self.stranded.repeat(queue);
             }
         }
         has_freed
