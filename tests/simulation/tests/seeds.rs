@@ -30,7 +30,7 @@ fn no_seed_of_sqs_breaks_a_promise() {
 
 #[test]
 fn no_seed_of_the_embedded_queue_breaks_a_promise() {
-    break_no_promise(Kind::Embedded, 2_000);
+    break_no_promise(Kind::Embedded, 10_000);
 }
 
 #[test]

@@ -12,12 +12,15 @@ use tokio::sync::Notify;
 use super::super::judge::Judge;
 use super::super::site::until;
 
-/// SQL that makes changes of one entry, or of all entries, fail.
-const BREAK: &str = "
-    CREATE TRIGGER broken_update BEFORE UPDATE ON entry WHEN ROW BEGIN SELECT RAISE(ABORT, 'broken'); END;
-    CREATE TRIGGER broken_delete BEFORE DELETE ON entry WHEN ROW BEGIN SELECT RAISE(ABORT, 'broken'); END;
+/// SQL that prepares the file for [`File::spoil`]. The triggers stay, because every new or dropped trigger would make all processes
+/// prepare their statements again.
+const PREPARE: &str = "
+    CREATE TABLE broken (seq INTEGER);
+    CREATE TRIGGER broken_update BEFORE UPDATE ON entry WHEN EXISTS (SELECT 1 FROM broken WHERE ifnull(seq, OLD.seq) = OLD.seq)
+    BEGIN SELECT RAISE(ABORT, 'broken'); END;
+    CREATE TRIGGER broken_delete BEFORE DELETE ON entry WHEN EXISTS (SELECT 1 FROM broken WHERE ifnull(seq, OLD.seq) = OLD.seq)
+    BEGIN SELECT RAISE(ABORT, 'broken'); END;
 ";
-const MEND: &str = "DROP TRIGGER IF EXISTS broken_update; DROP TRIGGER IF EXISTS broken_delete;";
 
 /// Content of the file at the last inspection.
 #[derive(Debug, Default)]
@@ -51,14 +54,9 @@ impl File {
             db.busy_timeout(Duration::ZERO).unwrap();
             Mutex::new(db)
         };
-        Self {
-            path: path.to_owned(),
-            judge,
-            looks: connect(),
-            breaks: connect(),
-            seen: Mutex::default(),
-            changed: Notify::new(),
-        }
+        let breaks = connect();
+        breaks.lock().unwrap().execute_batch(PREPARE).unwrap();
+        Self { path: path.to_owned(), judge, looks: connect(), breaks, seen: Mutex::default(), changed: Notify::new() }
     }
 
     /// Records that a message was sent to the queue.
@@ -77,7 +75,8 @@ impl File {
     pub fn look(&self) {
         let db = self.looks.lock().unwrap();
         let mut seen = self.seen.lock().unwrap();
-        let version = db.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0)).unwrap();
+        let mut version = db.prepare_cached("PRAGMA data_version").unwrap();
+        let version = version.query_row([], |row| row.get::<_, i64>(0)).unwrap();
         if version == seen.version {
             return;
         }
@@ -134,13 +133,12 @@ impl File {
 
     /// Makes changes of one entry, or of all entries, fail. Returns true on success.
     pub fn spoil(&self, seq: Option<&str>) -> bool {
-        let row = seq.map_or("1".to_owned(), |seq| format!("OLD.seq = {seq}"));
-        self.breaks.lock().unwrap().execute_batch(&BREAK.replace("ROW", &row)).is_ok()
+        self.breaks.lock().unwrap().execute("INSERT INTO broken VALUES (?1)", [seq]).is_ok()
     }
 
     /// Allows changes of entries again.
     pub fn mend(&self) {
-        self.breaks.lock().unwrap().execute_batch(MEND).unwrap();
+        self.breaks.lock().unwrap().execute_batch("DELETE FROM broken").unwrap();
     }
 
     /// Moves the file away from its path.
