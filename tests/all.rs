@@ -42,6 +42,8 @@ mod embedded;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
+mod exchange;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod fetch;

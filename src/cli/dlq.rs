@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
 
 use super::dead_letter::{self, DeadLetter};
+use super::exchange::check_source;
 use super::output::{counted, pretty_json};
 use super::picked::Picked;
 use super::{ConfigArg, block_on, print, say};
@@ -144,7 +145,7 @@ pub(super) fn dead_letters(channel: &Channel) -> Result<Channel> {
 fn list(args: &LsArgs) -> Result {
     let at = dead_letters(&args.channel)?;
     let wanted = Look { at: at.clone(), conditions: args.picked.conditions(), max: args.max, began: SystemTime::now() };
-    let (found, looked) = find(&args.config, wanted, false)?;
+    let (found, looked) = find(&args.config, &args.channel, wanted, false)?;
     match args.json {
         true => print(pretty_json(&found)?),
         false if found.is_empty() => print(format_args!("no dead letters in {at}")),
@@ -157,7 +158,7 @@ fn show(args: &ShowArgs) -> Result {
     let at = dead_letters(&args.channel)?;
     let picked = Picked::of_id(&args.id);
     let wanted = Look { at: at.clone(), conditions: picked.conditions(), max: 1, began: SystemTime::now() };
-    let (mut found, looked) = find(&args.config, wanted, true)?;
+    let (mut found, looked) = find(&args.config, &args.channel, wanted, true)?;
     let found = found.pop().ok_or_else(|| {
         if let Some(failure) = picked.unseen(0, &looked, &at) {
             return failure;
@@ -174,9 +175,9 @@ fn show(args: &ShowArgs) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Returns the matching dead letters, and a report on messages that could not be inspected. If `whole` is set, each dead letter
-/// includes its attributes and body.
-fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter>, Looked)> {
+/// Returns the matching dead letters, and a report on messages that could not be inspected. `channel` is the channel that the
+/// user named. If `whole` is set, each dead letter includes its attributes and body.
+fn find(config: &ConfigArg, channel: &Channel, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter>, Looked)> {
     let config = config.load()?.config;
     let stop = stop_on_signal()?;
     let now = wanted.began;
@@ -186,6 +187,7 @@ fn find(config: &ConfigArg, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter
     };
     block_on(async {
         let broker = super::connect_to_look(&config).await?;
+        check_source(&*broker, &config, channel, &wanted.at).await?;
         found(&*broker, wanted, &stop, show).await
     })
 }
@@ -222,6 +224,7 @@ fn remove(args: &DropArgs) -> Result {
     let stop = stop_on_signal()?;
     let (report, ended) = block_on(async {
         let broker = super::connect(&config).await?;
+        check_source(&*broker, &config, &args.channel, &order.from).await?;
         dropped(&*broker, order, &stop).await
     })?;
     print(if args.json {
@@ -249,6 +252,7 @@ fn rehearse(args: &DropArgs, from: &Channel) -> Result {
     let mut each = |message: &Message| found.push(DeadLetter::of(message, began));
     let (ended, unseen) = block_on(async {
         let broker = super::connect_to_look(&config).await?;
+        check_source(&*broker, &config, &args.channel, from).await?;
         Ok(requeue::rehearse(&*broker, wanted, &stop, &mut each).await?)
     })?;
     ended_well(ended)?;

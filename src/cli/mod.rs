@@ -10,6 +10,7 @@ mod dead_letter;
 mod destination;
 mod dev;
 mod dlq;
+mod exchange;
 mod iam;
 mod inflight;
 mod invoke;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::dlq::{dead_letters, found, stop_on_signal};
+use super::exchange::check_source;
 use super::output::pretty_json;
 use super::picked::Picked;
-use super::queues::check_source;
 use super::shown::Shown;
 use super::{ConfigArg, block_on, print, say};
 use crate::exit::Result;
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result {
     let wanted = Look { at: at.clone(), conditions: args.picked.conditions(), max: args.max, began };
     let (messages, looked) = block_on(async {
         let broker = super::connect_to_look(&config).await?;
-        check_source(&*broker, &config, &at).await?;
+        check_source(&*broker, &config, &args.channel, &at).await?;
         if host::driver(&config).receives_to_look() {
             say(
                 "hostler: note: SQS counts an attempt on each message that is looked at, and hides it from consumers meanwhile",

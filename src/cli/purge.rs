@@ -8,8 +8,8 @@ use std::io::{self, IsTerminal as _};
 use std::time::SystemTime;
 
 use super::dlq::{dropped, ended_well, stop_on_signal};
+use super::exchange::check_source;
 use super::output::{confirm, counted};
-use super::queues::check_source;
 use super::{ConfigArg, block_on, print};
 use crate::exit::{Exit, Failure, Result};
 use hostler_ops::requeue::{Ended, MoveRequest, Report};
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let purged = block_on(async {
         let broker = super::connect_to_take(&config).await?;
-        check_source(&*broker, &config, at).await?;
+        check_source(&*broker, &config, at, at).await?;
         if !args.yes && !confirmed(&*broker, at).await? {
             return Ok(None);
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::exchange::check_exchange;
 use super::output::pretty_json;
 use super::table::table;
 use super::{ConfigArg, block_on, note_if_new, print, say};
@@ -83,7 +84,7 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
         return Err(no_queue(channel).into());
     }
     for channel in &args.channels {
-        has_exchange(&*broker, config, channel).await?;
+        check_exchange(&*broker, config, channel).await?;
     }
     let missing = channels.iter().zip(&depths).filter(|(_, depth)| is_missing(depth)).map(|(channel, _)| channel);
     let topics = if args.channels.is_empty() {
@@ -94,51 +95,6 @@ async fn counted(args: &Args, config: &Config) -> Result<Counted> {
     let (channels, depths): (Vec<_>, Vec<_>) =
         channels.into_iter().zip(depths).filter(|(channel, _)| !topics.contains(channel)).unzip();
     Ok(sorted(&channels, depths)?)
-}
-
-/// Refuses a channel of the form `exchange.queue` if the queue does not exist, or if [`has_exchange`] refuses the exchange.
-/// Called by commands that show or take the messages of one queue.
-pub(super) async fn check_source(
-    broker: &dyn Provisioner,
-    config: &Config,
-    channel: &Channel,
-) -> std::result::Result<(), QueueError> {
-    if channel.exchange().is_none() {
-        return Ok(());
-    }
-    // Runs first, because the cure for a missing exchange names the queue.
-    broker.open_stored(channel).await?;
-    has_exchange(broker, config, channel).await
-}
-
-/// Refuses a channel of the form `exchange.queue` if the exchange is neither in the config nor in the service. Without
-/// this check, a command would ignore the mistyped exchange, and use the queue.
-async fn has_exchange(
-    broker: &dyn Provisioner,
-    config: &Config,
-    channel: &Channel,
-) -> std::result::Result<(), QueueError> {
-    let Some(exchange) = channel.exchange().filter(|exchange| !exchanges(config).contains(exchange)) else {
-        return Ok(());
-    };
-    let feeds = match broker.destinations().await? {
-        Some(stored) => stored.contains(channel),
-        None => match broker.missing_destinations(std::slice::from_ref(channel)).await {
-            Ok(missing) => missing.is_empty(),
-            // A user without permission to list topics can still count queues.
-            Err(QueueError::Refused(_)) => true,
-            Err(error) => return Err(error),
-        },
-    };
-    let queue = channel.queue();
-    if feeds {
-        Ok(())
-    } else {
-        Err(QueueError::Refused(format!(
-            "there is no exchange `{exchange}` that feeds the queue `{queue}`: name the queue alone, `{queue}`, or see \
-             `hostler queues`"
-        )))
-    }
 }
 
 /// Returns the channels in `missing` that are in fact exchanges. In the config, a consumer names an exchange as a

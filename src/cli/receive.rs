@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 
 use super::dlq::stop_on_signal;
+use super::exchange::check_source;
 use super::output::{counted, hand_over, is_closed, json, unwritten};
-use super::queues::check_source;
 use super::shown::{Shown, body_line};
 use super::{ConfigArg, block_on, say};
 use crate::exit::{Exit, Failure, Result};
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result {
     let request = ReceiveRequest { from: args.channel.clone(), ack: args.ack, max: args.max, wait: args.wait };
     let (report, end) = block_on(async {
         let broker = super::connect_to_take(&config).await?;
-        check_source(&*broker, &config, &args.channel).await?;
+        check_source(&*broker, &config, &args.channel, &args.channel).await?;
         let mut printer = Printer { json: args.json };
         Ok(receive(&*broker, request, &stop, &mut printer).await?)
     })?;

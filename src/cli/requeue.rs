@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::dead_letter::MAX_LISTED;
 use super::dlq::dead_letters;
+use super::exchange::check_exchange;
 use super::output::counted;
 use super::picked::Picked;
 use super::progress::progress;
@@ -83,7 +84,7 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
     block_on(async {
-        let broker = connect(&config, &to).await?;
+        let broker = connect(args, &config, &to).await?;
         if args.native {
             redrive(args, &*broker, (&from, &to), &stop).await
         } else {
@@ -116,9 +117,13 @@ fn ends(args: &Args) -> std::result::Result<(Channel, Channel), Failure> {
     Ok((from, to))
 }
 
-/// Connects to the queue service. If a consumer of the config uses the target queue, creates the queue if it is missing.
-async fn connect(config: &Config, to: &Channel) -> Result<std::sync::Arc<dyn Provisioner>> {
+/// Connects to the queue service. Refuses a wrong exchange in the channels that the user named. If a consumer of the config uses
+/// the target queue, creates the queue if it is missing.
+async fn connect(args: &Args, config: &Config, to: &Channel) -> Result<std::sync::Arc<dyn Provisioner>> {
     let broker = super::connect(config).await?;
+    for named in std::iter::once(&args.from).chain(&args.to) {
+        check_exchange(&*broker, config, named).await?;
+    }
     if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
         broker.declare(&host::channel_spec(consumer)).await?;
     }

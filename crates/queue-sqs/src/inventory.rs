@@ -120,6 +120,27 @@ pub(super) async fn subscribed(service: &Service) -> Result<BTreeSet<String>, Qu
     Ok(queues)
 }
 
+/// Lists the exchanges whose topics are subscribed by a queue, standard or FIFO. `None`: hostler has no permission to list
+/// subscriptions.
+pub(super) async fn feeding(service: &Service, queue: &str) -> Result<Option<Vec<String>>, QueueError> {
+    let queues = [false, true].map(|ordered| service.names.on_aws(queue, ordered));
+    let mut pages = service.clients.sns.list_subscriptions().into_paginator().items().send();
+    let mut exchanges = Vec::new();
+    while let Some(subscription) = pages.next().await {
+        let subscription = match subscription {
+            Ok(subscription) => subscription,
+            Err(error) if is_denial(&error) => return Ok(None),
+            Err(error) => return Err(Fault::of("ListSubscriptions", &error).into()),
+        };
+        let last = |arn: &Option<String>| arn.as_deref()?.rsplit(':').next().map(str::to_owned);
+        let is_its = subscription.protocol.as_deref() == Some("sqs")
+            && last(&subscription.endpoint).is_some_and(|name| queues.contains(&name));
+        let topic = last(&subscription.topic_arn).filter(|_| is_its);
+        exchanges.extend(topic.and_then(|topic| Some(service.names.here(&topic)?.0.to_owned())));
+    }
+    Ok(Some(exchanges))
+}
+
 /// Converts the answer to a call that reads a resource. `None`: the resource does not exist.
 fn there<T, E>(action: &str, name: &str, answer: Result<T, SdkError<E>>) -> Result<Option<T>, Unread>
 where

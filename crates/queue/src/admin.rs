@@ -76,6 +76,16 @@ pub trait Admin: Broker {
         Ok(None)
     }
 
+    /// Lists the exchanges that send messages to the queue of a channel. `None`: the service cannot list them, or the user
+    /// has no permission to list them.
+    ///
+    /// # Errors
+    /// [`QueueError`] if the service cannot be reached or refuses the request.
+    async fn exchanges_feeding(&self, channel: &Channel) -> Result<Option<Vec<String>>, QueueError> {
+        let exchange = |one: &Channel| one.exchange().filter(|_| one.queue() == channel.queue()).map(str::to_owned);
+        Ok(self.destinations().await?.map(|stored| stored.iter().filter_map(exchange).collect()))
+    }
+
     /// Opens an existing queue for moving messages between queues. Messages are received as stored: a body that is
     /// stored outside of the queue is not loaded, and an ack does not remove the body.
     ///
