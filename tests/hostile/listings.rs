@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{GRANT, is_settled};
 use crate::http::HOSTILE;
+use crate::invoke::consumer;
 use crate::support::guests::command;
 use crate::support::hostler::{Host, PATIENCE, World};
 
@@ -82,4 +83,22 @@ fn a_listing_of_preview_1_has_every_entry_as_it_is() {
     let names = (0..FEW).map(|file| format!("file-{file}")).chain(["folder", "link"].map(String::from));
     assert_eq!(listed.lines().map(String::from).collect::<BTreeSet<_>>(), names.collect());
     assert_eq!(listed.lines().count(), FEW + 2, "none is listed twice");
+}
+
+/// Without any folder there is nothing to ask for. The runtimes of Go, Python and JavaScript look for folders all the same.
+#[test]
+fn a_search_for_folders_is_told_once_and_only_of_a_handler_that_fails_with_it() {
+    for (bodies, expected) in [(["x", "x"], 1), (["0", "x"], 0)] {
+        let world = consumer(&command("main-looks-for-folders"), "retry = { requeues = 0, delays = 0 }");
+        let mut host = world.started();
+        for (count, body) in (1..).zip(bodies) {
+            world.send("one", [body]);
+            let settled = host.settled(count).pop().unwrap();
+            assert_eq!(settled["outcome"], if body == "x" { "failed" } else { "ack" }, "{settled}");
+        }
+        assert_eq!(host.stop(), 0);
+        let log = host.lines();
+        let told = log.iter().filter(|line| line.to_string().contains("looked for folders; none is granted"));
+        assert_eq!(told.count(), expected, "{bodies:?}: {log:?}");
+    }
 }

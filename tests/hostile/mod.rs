@@ -64,7 +64,7 @@ fn attempts() -> Vec<Attempt> {
         Attempt { grants: "allow.send = ['hostile']", ..attempt("fork", "hostile", "timed-out", "processing timeout") },
         attempt("fork", "neighbour", "failed", "allow.send"),
         // Where nothing is granted, the guest's own library knows that no folder could hold this, and asks no further.
-        attempt("read", "/etc/passwd", "failed", "asks for folders, but none is granted"),
+        attempt("read", "/etc/passwd", "failed", "looked for folders; none is granted"),
         attempt("read", "../../etc/passwd", "failed", "allow.dirs"),
         Attempt { grants: GRANT, ..attempt("read", "/granted/../../etc/passwd", "failed", "allow.dirs") },
         Attempt { grants: GRANT, ..attempt("files", "100", "timed-out", "processing timeout") },

@@ -2,8 +2,9 @@
 //! repeats it.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
+use hostler_handler::Outcome;
 use hostler_telemetry::BY_GUEST;
 use hostler_types::message::Message;
 
@@ -11,24 +12,53 @@ use hostler_types::message::Message;
 /// could flood the log.
 const MAX_LINES: usize = 16;
 
+/// Message of the log line for a handler that fails and may lack a folder, and the fix.
+const NO_FOLDERS: &str = "the handler failed after it looked for folders; none is granted";
+const NO_FOLDERS_CURE: &str = "if it needs files, grant their folder in the consumer's allow.dirs";
+
 /// Logs the operations that were denied to the guest during one handler call.
 #[derive(Debug)]
 pub(super) struct Denials {
     consumer: Arc<str>,
     message: Option<Arc<Message>>,
     told: Mutex<BTreeSet<String>>,
+    /// Set once the guest has requested the list of granted folders although there are none.
+    looked: OnceLock<Arc<Once>>,
 }
 
 impl Denials {
     /// Creates an empty log of denied operations for one handler call. `message` is the message that the handler
     /// processes. `None`: the call runs a hook without a message.
     pub(super) fn new(consumer: Arc<str>, message: Option<Arc<Message>>) -> Self {
-        Self { consumer, message, told: Mutex::default() }
+        Self { consumer, message, told: Mutex::default(), looked: OnceLock::new() }
     }
 
-    /// Returns the name of the consumer whose handler or hook is called.
-    pub(super) fn consumer(&self) -> &str {
-        &self.consumer
+    /// Records that the guest requested the list of granted folders although there are none. `judged` is shared by all
+    /// calls of the handler.
+    pub(super) fn looked_for_folders(&self, judged: &Arc<Once>) {
+        let _ = self.looked.set(Arc::clone(judged));
+    }
+
+    /// Logs at the end of a failed call that the guest had looked for folders. The first such call of a handler decides the
+    /// level: if that call succeeds, the handler looks for folders without needing any, and later failures have other
+    /// causes.
+    pub(super) fn ended(&self, outcome: &Outcome) {
+        let Some(judged) = self.looked.get() else { return };
+        let mut is_first = false;
+        judged.call_once(|| is_first = true);
+        if !matches!(outcome, Outcome::Failed(_) | Outcome::Trapped(_)) {
+            return;
+        }
+        let (consumer, message_id) = (&*self.consumer, self.message_id());
+        if is_first {
+            tracing::info!(consumer, message_id, cure = NO_FOLDERS_CURE, "{NO_FOLDERS}");
+        } else {
+            tracing::debug!(consumer, message_id, cure = NO_FOLDERS_CURE, "{NO_FOLDERS}");
+        }
+    }
+
+    fn message_id(&self) -> &str {
+        self.message.as_ref().map_or("", |message| &message.id)
     }
 
     /// Logs that the operation `what` was denied, at most once per handler call. `cure` names the grant that would
@@ -40,7 +70,7 @@ impl Denials {
         }
         let last = told.len() == MAX_LINES;
         drop(told);
-        let (consumer, message_id) = (&*self.consumer, self.message.as_ref().map_or("", |message| &message.id));
+        let (consumer, message_id) = (&*self.consumer, self.message_id());
         tracing::warn!(target: BY_GUEST, consumer, message_id, denied = what, cure, "denied to the handler");
         if last {
             tracing::warn!(target: BY_GUEST, consumer, message_id, "more was denied to the handler; not logged for this message");

@@ -67,6 +67,12 @@ impl<W> Sandbox<W> {
     /// Returns the final outcome of a call that ended with `outcome`. If the call reached a host limit, a failure or a
     /// retry becomes [`Outcome::HostLimit`], because the handler is not at fault.
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
+        let outcome = self.limited(outcome);
+        self.scope.denials.ended(&outcome);
+        outcome
+    }
+
+    fn limited(&mut self, outcome: Outcome) -> Outcome {
         let Some(limit) = self.limits.reached.take().or_else(|| self.scope.reached.get().copied()) else {
             return outcome;
         };

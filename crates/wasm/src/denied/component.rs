@@ -1,6 +1,6 @@
 //! WASI functions for components, overridden to log denied access to files and sockets.
 
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 use wasmtime::component::{ComponentNamedList, Lift, Linker, LinkerInstance, Lower, Resource};
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView as _};
@@ -139,9 +139,9 @@ async fn open(mut host: Host<'_>, asked: Open) -> wasmtime::Result<Result<Resour
 }
 
 fn folders(preopens: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
-    let told = Once::new();
+    let judged = Arc::new(Once::new());
     preopens.func_wrap("get-directories", move |host: Host<'_>, (): ()| {
-        super::no_folders(&told, &host.data().scope.denials);
+        host.data().scope.denials.looked_for_folders(&judged);
         Ok((Vec::<(Resource<Descriptor>, String)>::new(),))
     })
 }

@@ -1,16 +1,15 @@
 //! Log lines for operations that WASI itself denies: access to files outside the granted folders, and sockets.
 //!
 //! If a path is outside every granted folder, the guest's WASI library rejects the path without calling the host. If no
-//! folder is granted, the only call that hostler can log is the guest's request for the list of granted folders. Many
-//! guests request this list at the start without needing any folder, so hostler logs the request only once per handler.
+//! folder is granted, the only call that hostler can observe is the guest's request for the list of granted folders. The
+//! runtimes of many languages always request this list, so a request alone is no denial. [`Denials`] logs it only if the
+//! handler then fails.
 
 mod component;
 mod preview1;
 
 pub(super) use component::add;
 pub(super) use preview1::add as add_preview1;
-
-use std::sync::Once;
 
 use super::denial::Denials;
 
@@ -26,14 +25,4 @@ fn file(denials: &Denials, path: &str, writes: bool) {
         "grant the folder that it is really in, in the consumer's allow.dirs"
     };
     denials.tell(&format!("file {shown:?}"), cure);
-}
-
-/// Logs that a guest requested the list of granted folders although there are none. Logs this only once per handler:
-/// each handler has its own `told`, which records that the line was logged.
-fn no_folders(told: &Once, denials: &Denials) {
-    told.call_once(|| {
-        let cure = "if it needs files, grant their folder in the consumer's allow.dirs";
-        let consumer = denials.consumer();
-        tracing::info!(consumer, cure, "the handler asks for folders, but none is granted");
-    });
 }

@@ -1,6 +1,6 @@
 //! WASI functions for preview-1 modules, overridden to log denied access to files.
 
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 use wasmtime::Linker;
 use wasmtime_wasi::WasiView as _;
@@ -37,9 +37,9 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<WasiP1Ctx>>, has_folders: bool) ->
 }
 
 fn folders(linker: &mut Linker<Sandbox<WasiP1Ctx>>) -> wasmtime::Result<()> {
-    let told = Once::new();
+    let judged = Arc::new(Once::new());
     linker.func_wrap(WASI, "fd_prestat_get", move |host: Host<'_>, _: i32, _: i32| {
-        super::no_folders(&told, &host.data().scope.denials);
+        host.data().scope.denials.looked_for_folders(&judged);
         Errno::Badf as i32
     })?;
     Ok(())
