@@ -195,6 +195,35 @@ fn without_a_build_the_handler_is_watched_and_a_bad_one_not_swapped_in() {
 }
 
 #[test]
+fn a_long_compilation_is_announced_and_only_sources_start_another() {
+    let world =
+        world("[consumers.one]\nchannel = 'one'\nhandler = 'src/large.wat'\n[dev]\nbuild = 'true'\nwatch = ['src']");
+    fs::create_dir(world.path("src")).unwrap();
+    let data = "x".repeat(3 << 20);
+    let large =
+        format!("(module (memory (export \"memory\") 64) (data (i32.const 0) \"{data}\") (func (export \"_start\")))");
+    fs::write(world.path("src/large.wat"), &large).unwrap();
+    let mut command = world.command(&["dev"]);
+    command.env("TMPDIR", world.path("tmp"));
+    let mut session = Session::start(command);
+    let begins = |line: &str| line.starts_with("hostler: compiling a large handler") && line.contains("large.wat");
+    let (_, from) = session.line(0, "the announcement", begins);
+    let (_, from) = session.line(from, "its end", |line| line.starts_with("hostler: compiled handler="));
+    let from = session.ready(from);
+
+    // Of several changes, the first by name is told. What is no source would come before the handler.
+    for name in ["README.md", ".large.wat.swp", "large.wat~", "#large.wat#"] {
+        fs::write(world.path("src").join(name), "x").unwrap();
+    }
+    fs::write(world.path("src/large.wat"), large + "\n").unwrap();
+    let (changed, from) = session.line(from, "a change", |line| line.ends_with(" changed"));
+    assert_eq!(changed, "hostler: src/large.wat changed");
+    session.ready(from);
+    session.signal(Signal::INT);
+    assert_eq!(session.exit_code(), Some(0));
+}
+
+#[test]
 fn a_second_interrupt_ends_it_at_once() {
     let world = world("[consumers.work]\nchannel = 'work'\nhandler = 'guests/run-word.wat'");
     let mut command = world.command(&["dev"]);

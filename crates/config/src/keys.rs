@@ -433,7 +433,7 @@ pub(super) static KEYS: &[Key] = &[
         Kind::Paths,
         DefaultValue::Value("[]"),
         "Files and folders that `hostler dev` watches for changes, relative to the current directory. In a folder, hidden \
-         files, build folders, and `.wasm`, `.db` and `.log` files do not count.",
+         files, build folders, editors' temporary files, and `.md`, `.wasm`, `.db` and `.log` files do not count.",
     ),
 ];
 

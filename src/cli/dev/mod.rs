@@ -64,6 +64,8 @@ pub(super) struct Args {
 /// A report from one of the session's threads to its main loop.
 enum Report {
     Changed(PathBuf),
+    /// A line about the progress of the build.
+    Progress(String),
     Built(std::result::Result<(), String>),
     Log(String),
     HostEnded(io::Result<ExitStatus>),
@@ -261,6 +263,10 @@ impl Session {
                 say(format_args!("hostler: {} changed", path.display()));
                 Some(Event::Changed)
             }
+            Report::Progress(line) => {
+                say(line);
+                None
+            }
             Report::Built(result) => {
                 self.built = self.job.take();
                 let ok = result.is_ok();
@@ -344,10 +350,9 @@ impl Session {
         }
         let build = Build { command, hostler: self.hostler.clone(), environment: self.setup.environment.clone() };
         self.built = None;
-        let reports = self.reports.clone();
-        let job = Job::start(build, move |result| {
-            let _ = reports.send(Report::Built(result));
-        });
+        let (lines, reports) = (self.reports.clone(), self.reports.clone());
+        let progress = move |line| drop(lines.send(Report::Progress(line)));
+        let job = Job::start(build, progress, move |result| drop(reports.send(Report::Built(result))));
         self.job = Some(job.map_err(internal)?);
         Ok(())
     }

@@ -21,6 +21,9 @@ use hostler_telemetry::Progress;
 /// does not end when it is killed.
 const END_WAIT: Duration = Duration::from_secs(5);
 
+/// First words of the lines in which `hostler check` reports the progress of a long compilation.
+const PROGRESS: [&str; 2] = ["hostler: compiling a large handler", "hostler: compiled handler="];
+
 /// Environment variables of a process.
 pub(super) type Environment = Vec<(OsString, OsString)>;
 
@@ -72,15 +75,20 @@ pub(super) struct Build {
 }
 
 impl Job {
-    /// Starts a build on a separate thread. At the end, the thread calls `ended` with the result.
+    /// Starts a build on a separate thread. The thread calls `progress` with each line about a long compilation, and at the
+    /// end calls `ended` with the result.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(super) fn start(build: Build, ended: impl FnOnce(Result<(), String>) + Send + 'static) -> io::Result<Self> {
+    pub(super) fn start(
+        build: Build,
+        progress: impl Fn(String) + Send + 'static,
+        ended: impl FnOnce(Result<(), String>) + Send + 'static,
+    ) -> io::Result<Self> {
         let job = Self::default();
         let running = job.clone();
         thread::Builder::new().name("hostler-build".into()).spawn(move || {
-            ended(running.build(&build).and_then(|()| running.check(&build)));
+            ended(running.build(&build).and_then(|()| running.check(&build, progress)));
         })?;
         Ok(job)
     }
@@ -118,22 +126,26 @@ impl Job {
         if status.success() { Ok(()) } else { Err(format!("the build failed ({status}): {text}")) }
     }
 
-    fn check(&self, build: &Build) -> Result<(), String> {
+    fn check(&self, build: &Build, progress: impl Fn(String)) -> Result<(), String> {
         let mut command = Command::new(&build.hostler);
         command.arg("check").env_clear().envs(build.environment.iter().cloned());
         let child = self.spawn(command.stdout(Stdio::null()).stderr(Stdio::piped()))?;
         let _line = Progress::show("compiling the handlers");
-        let mut told = Vec::new();
+        let mut told = String::new();
         let status = self.wait(
             |child| {
-                if let Some(mut stderr) = child.stderr.take() {
-                    io::Read::read_to_end(&mut stderr, &mut told)?;
+                for line in child.stderr.take().into_iter().flat_map(|stderr| BufReader::new(stderr).split(b'\n')) {
+                    let line = String::from_utf8_lossy(&line?).into_owned();
+                    if PROGRESS.iter().any(|words| line.starts_with(words)) {
+                        progress(line);
+                    } else {
+                        told.extend([line.as_str(), "\n"]);
+                    }
                 }
                 child.wait()
             },
             child,
         )?;
-        let told = String::from_utf8_lossy(&told);
         if status.success() { Ok(()) } else { Err(format!("the handlers do not load\n{}", told.trim_end())) }
     }
 
@@ -241,7 +253,7 @@ mod tests {
         let environment = std::env::vars_os().collect();
         let (sender, results) = channel();
         let build = Build { command: Some(command), hostler: "true".into(), environment };
-        let job = Job::start(build, move |result| sender.send(result).unwrap()).unwrap();
+        let job = Job::start(build, drop, move |result| sender.send(result).unwrap()).unwrap();
         (job, results.recv_timeout(Duration::from_secs(30)).unwrap())
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use hostler_telemetry::GUEST;
+use hostler_telemetry::{GUEST, PROGRESS};
 
 /// Fields of a log line that [`note`] does not print. Each of these fields is in every log line, is shown elsewhere, or
 /// does not help a user who writes a handler.
@@ -21,7 +21,7 @@ pub(super) enum Shown {
     Settled(Settled),
     /// A line of the handler's output.
     Output(String),
-    /// A warning or an error of the host, or a line that is not a JSON log line.
+    /// A warning, an error or the progress of the host, or a line that is not a JSON log line.
     Note(String),
 }
 
@@ -52,6 +52,7 @@ pub(super) fn shown(line: &str) -> Option<Shown> {
     match (text(&event, "level"), message) {
         ("INFO", "consuming") => Some(Shown::Ready { consumer: text(&event, "consumer").to_owned() }),
         (_, "settled") => Some(Shown::Settled(settled(&event))),
+        ("INFO", _) if text(&event, "target") == PROGRESS => Some(Shown::Note(note("hostler", &event))),
         ("WARN", _) => Some(Shown::Note(note("warning", &event))),
         ("ERROR", _) => Some(Shown::Note(note("error", &event))),
         _ => None,
@@ -86,7 +87,7 @@ fn settled(event: &Map<String, Value>) -> Settled {
     }
 }
 
-/// Formats a warning or an error: the text and the other fields of the log line, and the fix on a separate line.
+/// Formats a warning, an error or a progress report: the text and the other fields of the log line, and the fix on a separate line.
 fn note(kind: &str, event: &Map<String, Value>) -> String {
     let others = event.iter().filter(|(name, value)| !COMMON.contains(&name.as_str()) && !value.is_null());
     let others: Vec<_> = others
@@ -166,6 +167,8 @@ mod tests {
         let warning =
             json!({ "level": "WARN", "message": "slow", "seconds": 3, "fault": "a", "cure": "wait", "target": "x" });
         assert_eq!(of(&warning), Some(Shown::Note("warning: slow (seconds: 3, fault: a)\n  cure: wait".into())));
+        let progress = json!({ "level": "INFO", "message": "compiled", "target": PROGRESS, "handler": "a.wasm" });
+        assert_eq!(of(&progress), Some(Shown::Note("hostler: compiled (handler: a.wasm)".into())));
         assert_eq!(shown("hostler: no file\n"), Some(Shown::Note("hostler: no file".into())));
         assert_eq!(shown("  \n"), None);
     }

@@ -14,8 +14,16 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// Names of folders that tools write to. Changes in these folders do not count.
 const OF_TOOLS: [&str; 5] = ["target", "build", "dist", "node_modules", "__pycache__"];
 
-/// Endings of the names of files that builds, hosts and editors write. Changes of files with these endings do not count.
-const WRITTEN: [&str; 7] = [".wasm", ".cwasm", ".db", ".db-wal", ".db-shm", ".log", "~"];
+/// Endings of the names of files that builds and hosts write, and of texts for people. Changes of files with these endings do
+/// not count.
+const NO_SOURCES: [&str; 7] = [".wasm", ".cwasm", ".db", ".db-wal", ".db-shm", ".log", ".md"];
+
+/// Endings of the names of files that editors write beside a file: swap files, backups, and new versions before they replace
+/// the file.
+const OF_EDITORS: [&str; 9] = ["~", "#", ".swp", ".swo", ".swx", ".bak", ".tmp", "___jb_tmp___", "___jb_old___"];
+
+/// Name of a file that Vim creates to find out whether it may write to a folder.
+const OF_VIM: &str = "4913";
 
 /// Files to watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -129,10 +137,11 @@ fn add(path: &Path, found: &mut Snapshot) {
     }
 }
 
-/// Returns true if changes of a file or folder with this name count. Returns false for hidden names, and for names that tools
-/// write to.
+/// Returns true if changes of a file or folder with this name count. Returns false for hidden names, for texts, and for names
+/// that tools or editors write to.
 fn is_source(name: &str) -> bool {
-    !name.starts_with('.') && !OF_TOOLS.contains(&name) && !WRITTEN.iter().any(|ending| name.ends_with(ending))
+    let other = name.starts_with('.') || OF_TOOLS.contains(&name) || name == OF_VIM;
+    !other && !NO_SOURCES.iter().chain(&OF_EDITORS).any(|ending| name.ends_with(ending))
 }
 
 #[cfg(test)]
@@ -153,6 +162,15 @@ mod tests {
             "hostler.db-wal",
             "dev.log",
             "a~",
+            "README.md",
+            ".app.py.swp",
+            "app.py.swp",
+            "#app.py#",
+            ".#app.py",
+            "app.py.tmp",
+            "app.py___jb_tmp___",
+            "4913",
+            ".env",
         ] {
             let path = folder.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -169,6 +187,10 @@ mod tests {
         };
         assert_eq!(found(Vec::new()), ["hostler/a.go", "main.go"]);
         assert_eq!(found(vec![folder.path().join("a.wasm")]), ["a.wasm", "hostler/a.go", "main.go"]);
+        // A file that the config itself names counts.
+        let readme = folder.path().join("README.md");
+        let named = snapshot(&Wanted { sources: vec![readme.clone()], files: Vec::new() });
+        assert_eq!(named.into_keys().collect::<Vec<_>>(), [readme]);
     }
 
     fn stamped(files: &[(&str, u64)]) -> Snapshot {
