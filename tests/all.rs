@@ -88,6 +88,8 @@ mod resources;
 #[cfg(test)]
 mod run;
 #[cfg(test)]
+mod sdk_python;
+#[cfg(test)]
 mod sdk_rust;
 #[cfg(test)]
 mod send_lines;

@@ -1,5 +1,5 @@
-"""SDK for hostler handlers in Python. In a component that componentize-py builds, implements hostler's contract. Elsewhere, only
-defines the names, for tests.
+"""SDK for hostler handlers in Python. In a component that componentize-py builds, implements hostler's contract. Elsewhere, such as in a
+test, defines the names, and a call of a decorated function checks what the function returns.
 
 Put the decorators on functions of the module that you build:
 
@@ -8,7 +8,7 @@ Put the decorators on functions of the module that you build:
         return "Hello, " + message.json()["name"]
 
 The function returns None (ack), or str or bytes (reply). It can also return or raise an outcome: Ack, Retry, Delay or DeadLetter. Any
-other exception is an error. The message then goes to the consumer's retry policy, with the reason "Type: text". The traceback goes to
+other exception is an error, and so is a returned value of any other type. The message then goes to the consumer's retry policy, with the reason "Type: text". The traceback goes to
 stderr.
 """
 from __future__ import annotations
@@ -17,13 +17,14 @@ from __future__ import annotations
 import _strptime  # noqa: F401
 import encodings.cp1252  # noqa: F401
 import encodings.utf_8_sig  # noqa: F401
+import functools
 import inspect
 import json
 import math
 import sys
 import traceback
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, Optional, TypeVar, Union, cast
 
 try:
     import wit_world
@@ -144,7 +145,9 @@ def should_stop() -> bool:
 
 def handler(function: Function) -> Function:
     """Registers the function as the handler. The function takes a Message."""
-    return _export(function, "Handler", "handle", lambda message: _fallible(lambda: _outcome(_answer(function, _message(message)))))
+    answer = _checking(function)
+    _export(function, "Handler", "handle", lambda message: _fallible(lambda: _outcome(_answer(answer, _message(message)))))
+    return answer
 
 
 def message_start(function: Function) -> Function:
@@ -165,12 +168,12 @@ def processing_timeout(function: Function) -> Function:
     """Registers the function as a hook. hostler calls it after the processing timeout, in a fresh instance, with the Message and the
     elapsed seconds. The function returns an outcome as a handler does, but must not return None. If it returns None,
     on_processing_timeout of the config decides."""
+    decide = _checking(function, accepts_none=False)
+
     def timeout(message: Any, elapsed_ms: int) -> Any:
-        answer = _answer(function, _message(message), elapsed_ms / 1000)
-        if answer is None:
-            raise TypeError(f"{function.__name__} returned no outcome")
-        return _outcome(answer)
-    return _export(function, "ProcessingTimeout", "processing_timeout", timeout)
+        return _outcome(_answer(decide, _message(message), elapsed_ms / 1000))
+    _export(function, "ProcessingTimeout", "processing_timeout", timeout)
+    return decide
 
 
 def state_changed(function: Function) -> Function:
@@ -187,6 +190,23 @@ def _export(function: Function, interface: str, name: str, call: Callable[..., A
     # componentize-py looks for a class in the built module. The class has the name of the interface.
     function.__globals__[interface] = type(interface, (), {name: lambda _, *arguments: call(*arguments)})
     return function
+
+
+def _checking(function: Function, accepts_none: bool = True) -> Function:
+    """Returns a function that calls this one, and raises TypeError for a returned value that is no outcome. A test of the handler thus
+    fails as the handler does in the sandbox."""
+    if inspect.iscoroutinefunction(function):
+        return function  # refused by _export
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **named: Any) -> Any:
+        answer = function(*arguments, **named)
+        if isinstance(answer, (Ack, Retry, Delay, DeadLetter, str, bytes, bytearray, memoryview)) or answer is None and accepts_none:
+            return answer
+        returned = "None" if answer is None else type(answer).__name__
+        wanted = "None, a str, bytes" if accepts_none else "a str, bytes"
+        raise TypeError(f"{function.__name__} returned {returned}, not {wanted} or an outcome such as hostler.Retry()")
+    return cast(Function, checked)
 
 
 def _message(given: Any) -> Message:

@@ -1,0 +1,43 @@
+//! The Python SDK outside of a component: what a unit test of a handler sees. What handlers made with it do in the sandbox is
+//! in `languages`.
+
+use std::process::Command;
+
+use crate::support::hostler::Said;
+
+/// Calls decorated functions as a unit test does. `answer` is what they return.
+const UNIT_TEST: &str = "
+import sys
+sys.path.insert(0, 'sdk/python')
+sys.dont_write_bytecode = True
+import hostler
+answer = None
+@hostler.handler
+def greet(message: hostler.Message, *, greeting='Hello'):
+    return answer
+@hostler.processing_timeout
+def give_up(message, elapsed):
+    return answer
+def refused(call):
+    try: call()
+    except TypeError as error: return str(error)
+message = hostler.Message(b'x')
+good = [None, 'text', b'bytes', bytearray(b'b'), hostler.Ack(), hostler.Retry(), hostler.Delay(1), hostler.DeadLetter('no')]
+for answer in good:
+    assert greet(message, greeting='Hi') is answer, answer
+    assert answer is None or give_up(message, 1.0) is answer, answer
+answer = None
+assert 'give_up returned None, not a str, bytes or an outcome' in refused(lambda: give_up(message, 1.0))
+for answer in [{'a': 1}, ['a'], 1, True, object(), hostler.Ack, hostler.Outcome()]:
+    told = f'returned {type(answer).__name__}, not '
+    assert 'greet ' + told + 'None, a str, bytes or an outcome' in refused(lambda: greet(message)), answer
+    assert 'give_up ' + told in refused(lambda: give_up(message, 1.0)), answer
+assert greet.__name__ == 'greet'
+";
+
+#[test]
+fn a_test_of_a_handler_refuses_what_the_sandbox_would() {
+    let mut python = Command::new("python3");
+    let said = Said::new(python.args(["-c", UNIT_TEST]).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap());
+    assert_eq!(said.code, 0, "{said:?}");
+}
