@@ -233,12 +233,21 @@ pub(super) struct Wal {
 
 impl Wal {
     /// Opens the current `-wal` of the queue's file at `path`. `None`: there is no `-wal`.
-    pub(super) fn of(path: &Path) -> Option<Self> {
+    ///
+    /// # Errors
+    /// [`ClaimError::Io`] if the `-wal` exists, but cannot be opened.
+    pub(super) fn of(path: &Path) -> Result<Option<Self>, ClaimError> {
         let path = beside(&without_links(path), "-wal");
-        let is_file = fs::metadata(&path).is_ok_and(|file| file.is_file());
-        let file = is_file.then(|| File::open(&path).ok())??;
-        let identity = identity(&file.metadata().ok()?);
-        Some(Self { path, file, identity })
+        // Opening a pipe would block until another process opens the pipe for writing.
+        if !fs::metadata(&path).is_ok_and(|file| file.is_file()) {
+            return Ok(None);
+        }
+        let opened = File::open(&path).and_then(|file| Ok((file.metadata()?, file)));
+        match opened {
+            Ok((metadata, file)) => Ok(Some(Self { path, file, identity: identity(&metadata) })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(ClaimError::Io(path, error)),
+        }
     }
 
     /// Returns the state of this `-wal`. [`WalState::Missing`]: the file is no longer at its path.

@@ -146,7 +146,8 @@ pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result
     let claim = companions::claim(path).map_err(|error| unclaimed(path, error))?;
     let db = connect(path, worker).map_err(|error| error.of(path))?;
     let time = QueueTime::of(&db, clock).map_err(|error| fault(path, &error))?;
-    let opened = Opened { db, path: path.to_owned(), time, claim: Some(claim), wal: Wal::of(path) };
+    let wal = Wal::of(path).map_err(|error| unclaimed(path, error))?;
+    let opened = Opened { db, path: path.to_owned(), time, claim: Some(claim), wal };
     opened.empty_ignored_wal();
     opened.still_there()?;
     if opened.has_wal_of_its_own() {
