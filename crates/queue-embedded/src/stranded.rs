@@ -34,8 +34,8 @@ struct Progress {
     after: Option<Place>,
     /// Time of the next search, by the monotonic clock.
     next: Duration,
-    /// Number of changes of the file before the search began.
-    changes: u64,
+    /// Number of changes of the file before the search began. `None`: a part of the search failed, so it must be repeated.
+    changes: Option<u64>,
 }
 
 impl Stranded {
@@ -44,25 +44,26 @@ impl Stranded {
     /// file up to now.
     pub(super) fn is_due(&mut self, queue: i64, now: Duration, interval: Duration, changes: u64) -> bool {
         let Some(progress) = self.0.get_mut(&queue) else {
-            self.0.insert(queue, Progress { after: None, next: now + interval, changes });
+            self.0.insert(queue, Progress { after: None, next: now + interval, changes: Some(changes) });
             return true;
         };
-        let is_due = now >= progress.next && (progress.after.is_some() || progress.changes != changes);
+        let is_due = now >= progress.next && (progress.after.is_some() || progress.changes != Some(changes));
         if is_due {
             progress.next = now + interval;
             // A search of several pages is not over with its last page if the file was changed after its first one.
             if progress.after.is_none() {
-                progress.changes = changes;
+                progress.changes = Some(changes);
             }
         }
         is_due
     }
 
-    /// Makes the next search in a queue due, even if the file is not changed until then, because the last search failed
-    /// or its result could not be used.
+    /// Repeats the search in a queue after its last page, even if the file is not changed until then, because a page could
+    /// not be read or its stranded messages could not be made due. The remaining pages come first, so that one message that
+    /// cannot be changed does not hide the messages after it.
     pub(super) fn repeat(&mut self, queue: i64) {
         if let Some(progress) = self.0.get_mut(&queue) {
-            progress.after = Some(START);
+            progress.changes = None;
         }
     }
 
@@ -278,9 +279,25 @@ mod tests {
         assert!(!is_due(2, 7), "too soon");
         assert!(is_due(3, 7));
         stranded.repeat(1);
-        let mut is_due = |at: u32| stranded.is_due(1, second * at, second, 7);
-        assert!(!is_due(3), "too soon");
-        assert!(is_due(4), "it failed");
+        assert!(!stranded.is_due(1, second * 3, second, 7), "too soon");
+        assert!(stranded.is_due(1, second * 4, second, 7), "it failed");
+        assert!(!stranded.is_due(1, second * 5, second, 7), "nothing was changed");
+    }
+
+    #[test]
+    fn a_search_that_failed_goes_on_with_the_next_page() {
+        let second = Duration::from_secs(1);
+        let mut stranded = Stranded::default();
+        assert!(stranded.is_due(1, Duration::ZERO, second, 5));
+        // The first page was read, and its messages could not be made due.
+        stranded.0.get_mut(&1).unwrap().after = Some((3, 500));
+        stranded.repeat(1);
+        assert_eq!(stranded.0[&1].after, Some((3, 500)));
+        assert!(stranded.is_due(1, second, second, 5));
+        // The second page was the last.
+        stranded.0.get_mut(&1).unwrap().after = None;
+        assert!(stranded.is_due(1, second * 2, second, 5), "from the first page again");
+        assert!(!stranded.is_due(1, second * 3, second, 5));
     }
 
     #[tokio::test]
@@ -316,6 +333,16 @@ mod tests {
         assert_eq!(drained(&queue).await, ["2", "3"]);
         let dead_lettered = broker.depths(&["jobs".parse().unwrap()]).await.unwrap()[0].dead_lettered;
         assert_eq!(dead_lettered, 1);
+    }
+
+    /// No statement but that of the search uses the index then.
+    #[tokio::test]
+    async fn a_group_without_a_head_is_found_without_its_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_broker, queue) = damaged(folder.path(), &["1", "2", "3"], &[]).await;
+        let meddler = Connection::open(folder.path().join("queue.db")).unwrap();
+        meddler.execute_batch("UPDATE entry SET visible_at = NULL; DROP INDEX entry_group;").unwrap();
+        assert_eq!(drained(&queue).await, ["1", "2", "3"]);
     }
 
     /// Checks that damage in the middle of a group does not hide later messages of the group. Opens the queue as

@@ -8,8 +8,8 @@ use crate::clock::Session;
 use crate::stranded::Free;
 use hostler_queue::QueueError;
 
-/// Interval at which the worker checks that the file is still at its path and still has the rows of its queues, and
-/// searches for stranded messages.
+/// Interval at which the worker checks that the file is still at its path. Also the minimum interval between searches for
+/// stranded messages in a queue.
 pub(super) const CHECK: Duration = Duration::from_secs(1);
 
 impl Core {
@@ -51,7 +51,12 @@ impl Core {
         let mut has_freed = false;
         for (queue, (channel, lease)) in queues {
             let session = Session { db: &self.file.db, time: &self.file.time };
-            let Ok(found) = self.stranded.look(&session, queue) else {
+            let mut found = self.stranded.look(&session, queue);
+            // The receives do not use every index, so they may not restore one that was dropped.
+            if found.as_ref().is_err_and(|error| self.file.restore_indexes(error)) {
+                found = self.stranded.look(&session, queue);
+            }
+            let Ok(found) = found else {
                 self.stranded.repeat(queue);
                 continue;
             };
