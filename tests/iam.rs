@@ -134,6 +134,12 @@ fn every_command_gets_by_with_the_policy_that_is_printed_for_it() {
         assert!(reader.may(&["receive", channel, "--ack"]).stdout.contains("dead"), "{channel}");
         reader.may(&["purge", channel, "--yes"]);
     }
+    // Both policies permit finding out that the exchange does not feed the queue.
+    for (user, command) in [(&operator, "dlq ls uploads.orders"), (&reader, "purge uploads.orders-dlq --yes")] {
+        let said = Said::new(user.command(&command.split(' ').collect::<Vec<_>>()).output().unwrap());
+        let told = "that feeds the queue `orders`: no exchange does";
+        assert!(said.code == 69 && said.stderr.contains(told), "{command}: {said:?}");
+    }
     let watcher = User::new(&estate, &["--with-alarms"]);
     watcher.may(&["queues"]);
     watcher.may(&["alarms"]);

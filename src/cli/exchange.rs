@@ -9,8 +9,9 @@ use hostler_config::Config;
 use hostler_queue::{Provisioner, QueueError};
 use hostler_types::channel::Channel;
 
-/// Refuses a channel of the form `exchange.queue` if the queue `at` does not exist, or if [`check_exchange`] refuses the
-/// channel. `at` is the queue of the channel or its dead-letter queue. Called by commands that use the messages of one queue.
+/// Refuses a channel of the form `exchange.queue` if the queue `at` does not exist, or if the exchange does not feed the
+/// channel's queue. `at` is the queue of the channel or its dead-letter queue. Called by commands that use the messages of
+/// one queue.
 pub(super) async fn check_source(
     broker: &dyn Provisioner,
     config: &Config,
@@ -22,39 +23,51 @@ pub(super) async fn check_source(
     }
     // Runs first, because the cure for a wrong exchange names the queue.
     broker.open_stored(at).await?;
-    check_exchange(broker, config, channel).await
+    match others(broker, config, channel).await? {
+        Some(others) => Err(refusal(channel, &others)),
+        None => Ok(()),
+    }
 }
 
-/// Refuses a channel of the form `exchange.queue` if the exchange feeds the queue neither in the config nor in the service.
-/// The exchange of a dead-letter queue is that of the queue that it belongs to.
+/// Refuses a channel of the form `exchange.queue` if the queue does not exist, or if the exchange feeds it neither in the
+/// config nor in the service. The exchange of a dead-letter queue is that of the queue that it belongs to.
 pub(super) async fn check_exchange(
     broker: &dyn Provisioner,
     config: &Config,
     channel: &Channel,
 ) -> Result<(), QueueError> {
-    let Some(exchange) = channel.exchange() else { return Ok(()) };
-    let queues = BTreeSet::from([channel.alone(), owner(channel)]);
-    let mut feeding: BTreeSet<String> = queues.iter().flat_map(|queue| configured(config, queue)).collect();
-    if feeding.contains(exchange) {
-        return Ok(());
-    }
-    let mut is_complete = true;
-    for queue in &queues {
-        match broker.exchanges_feeding(queue).await? {
-            Some(found) => feeding.extend(found),
-            None => is_complete = false,
-        }
-    }
-    if feeding.contains(exchange) {
-        return Ok(());
-    }
-    if feeding.is_empty() {
-        if !is_complete && may_exist(broker, channel).await? {
-            return Ok(());
-        }
+    let Some(others) = others(broker, config, channel).await? else { return Ok(()) };
+    if others.names.is_empty() {
         broker.open_stored(channel).await?;
     }
-    Err(refusal(channel, &feeding, is_complete))
+    Err(refusal(channel, &others))
+}
+
+/// The exchanges that feed a queue in place of the one that a user named.
+struct Others {
+    names: BTreeSet<String>,
+    /// Unset if the service may have more of them.
+    are_complete: bool,
+}
+
+/// Returns the exchanges that feed the queue of a channel. `None`: the channel has no exchange, its exchange is one of
+/// these, or the service does not tell whether it is.
+async fn others(broker: &dyn Provisioner, config: &Config, channel: &Channel) -> Result<Option<Others>, QueueError> {
+    let Some(exchange) = channel.exchange() else { return Ok(None) };
+    let queues = BTreeSet::from([channel.alone(), owner(channel)]);
+    let mut names: BTreeSet<String> = queues.iter().flat_map(|queue| configured(config, queue)).collect();
+    if names.contains(exchange) {
+        return Ok(None);
+    }
+    let mut are_complete = true;
+    for queue in &queues {
+        match broker.exchanges_feeding(queue).await? {
+            Some(found) => names.extend(found),
+            None => are_complete = false,
+        }
+    }
+    let is_accepted = names.contains(exchange) || !are_complete && may_exist(broker, channel).await?;
+    Ok((!is_accepted).then_some(Others { names, are_complete }))
 }
 
 /// Returns the queue whose messages end in this dead-letter queue. If the channel is no dead-letter queue, returns its queue.
@@ -82,13 +95,12 @@ async fn may_exist(broker: &dyn Provisioner, channel: &Channel) -> Result<bool, 
     }
 }
 
-/// Returns the error for an exchange that does not feed its queue. `feeding`: the exchanges that do. `is_complete`: unset if
-/// the service may have more of them.
-fn refusal(channel: &Channel, feeding: &BTreeSet<String>, is_complete: bool) -> QueueError {
+/// Returns the error for an exchange that does not feed its queue.
+fn refusal(channel: &Channel, Others { names: feeding, are_complete }: &Others) -> QueueError {
     let (exchange, owner, queue) = (channel.exchange().unwrap_or_default(), owner(channel), channel.queue());
     let listed = feeding.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let known = match feeding.len() {
-        0 if is_complete => ": no exchange does".to_owned(),
+        0 if *are_complete => ": no exchange does".to_owned(),
         0 => String::new(),
         1 => format!(": the exchange {listed} does"),
         _ => format!(": the exchanges {listed} do"),
@@ -106,9 +118,9 @@ mod tests {
 
     #[test]
     fn a_refusal_names_what_exists() {
-        let said = |channel: &str, feeding: &[&str], is_complete| {
-            let feeding = feeding.iter().map(|name| (*name).to_owned()).collect();
-            refusal(&channel.parse().unwrap(), &feeding, is_complete).to_string()
+        let said = |channel: &str, feeding: &[&str], are_complete| {
+            let names = feeding.iter().map(|name| (*name).to_owned()).collect();
+            refusal(&channel.parse().unwrap(), &Others { names, are_complete }).to_string()
         };
         let list = "`hostler queues` lists the channels";
         let none = "there is no exchange `nope` that feeds the queue `jobs`";

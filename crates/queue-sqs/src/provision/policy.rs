@@ -88,25 +88,26 @@ pub fn cleaning(options: &Options, account: Option<&str>) -> Vec<Json> {
 }
 
 /// Returns the IAM statements that `hostler requeue` and `hostler dlq` need, in addition to [`least_privilege`], for
-/// the dead letters of the channels `consumed`. They permit receiving dead letters, sending them back, and having SQS
-/// move them (AWS: permissions for a dead-letter queue redrive).
+/// the dead letters of the channels `consumed`. They permit receiving dead letters, sending them back, having SQS move
+/// them (AWS: permissions for a dead-letter queue redrive), and finding out which exchanges feed a queue.
 pub fn redriving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec]) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let dead_lettering: Vec<_> = consumed.iter().filter(|spec| spec.max_receives.is_some()).cloned().collect();
-    let Reach { queues, dead_letters, .. } = Reach::new(&scope, options, &dead_lettering, &[]);
+    let Reach { queues, dead_letters, topics, .. } = Reach::new(&scope, options, &dead_lettering, &[]);
     let take = ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"];
     let tasks = ["sqs:StartMessageMoveTask", "sqs:ListMessageMoveTasks", "sqs:CancelMessageMoveTask"];
     let statements = [
         Statement::new("TakeDeadLetters", &take, &dead_letters),
         Statement::new("MoveDeadLetters", &tasks, &dead_letters),
         Statement::new("SendBack", &["sqs:SendMessage"], &queues),
+        Statement::anywhere("FindExchanges", &["sns:ListSubscriptions"], &topics),
     ];
     statements.into_iter().filter(|statement| !statement.resources.is_empty()).map(Statement::json).collect()
 }
 
 /// Returns the IAM statements that `hostler peek`, `receive` and `purge` need in addition to [`least_privilege`]. They
-/// permit receiving the dead letters of the channels `consumed`, receiving the messages of the channels `replies`, and
-/// counting the dead letters of `replies`. `replies`: channels to which handlers' replies are sent.
+/// permit receiving the dead letters of the channels `consumed`, receiving the messages of the channels `replies`,
+/// counting the dead letters of `replies`, and finding out which exchanges feed a queue. `replies`: channels to which handlers' replies are sent.
 pub fn receiving(options: &Options, account: Option<&str>, consumed: &[ChannelSpec], replies: &[Channel]) -> Vec<Json> {
     let scope = Scope::new(options, account);
     let reach = Reach::new(&scope, options, consumed, replies);
@@ -117,6 +118,8 @@ pub fn receiving(options: &Options, account: Option<&str>, consumed: &[ChannelSp
     let statements = [
         Statement::new("TakeByHand", &take, &queues),
         Statement::new("CountDeadReplies", &["sqs:GetQueueUrl", "sqs:GetQueueAttributes"], &counted),
+        // A policy may contain the statements of several commands, so each statement has an id of its own.
+        Statement::anywhere("FindExchangesByHand", &["sns:ListSubscriptions"], &reach.topics),
     ];
     statements.into_iter().filter(|statement| !statement.resources.is_empty()).map(Statement::json).collect()
 }
