@@ -39,6 +39,14 @@ impl Denials {
         let _ = self.looked.set(Arc::clone(judged));
     }
 
+    /// Takes over from the previous call in the same instance that the guest has looked for folders. Guests do so only once
+    /// per instance.
+    pub(super) fn looked_as(&self, previous: &Self) {
+        if let Some(judged) = previous.looked.get() {
+            self.looked_for_folders(judged);
+        }
+    }
+
     /// Logs at the end of a failed call that the guest had looked for folders. The first such call of a handler decides the
     /// level: if that call succeeds, the handler looks for folders without needing any, and later failures have other
     /// causes.
@@ -46,7 +54,7 @@ impl Denials {
         let Some(judged) = self.looked.get() else { return };
         let mut is_first = false;
         judged.call_once(|| is_first = true);
-        if !matches!(outcome, Outcome::Failed(_) | Outcome::Trapped(_)) {
+        if !outcome.kind().is_error() {
             return;
         }
         let (consumer, message_id) = (&*self.consumer, self.message_id());

@@ -96,6 +96,7 @@ impl<W> Sandbox<W> {
 impl Sandbox<ComponentWasi> {
     /// Prepares the sandbox for the next call. Removes the message of the previous call.
     pub(super) fn enter(&mut self, scope: Arc<Scope>) {
+        scope.denials.looked_as(&self.scope.denials);
         self.wasi.http_hooks.scope = Arc::clone(&scope);
         self.scope = scope;
         self.answering = None;
