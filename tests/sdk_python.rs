@@ -33,6 +33,17 @@ for answer in [{'a': 1}, ['a'], 1, True, object(), hostler.Ack, hostler.Outcome(
     assert 'greet ' + told + 'None, a str, bytes or an outcome' in refused(lambda: greet(message)), answer
     assert 'give_up ' + told in refused(lambda: give_up(message, 1.0)), answer
 assert greet.__name__ == 'greet'
+# One function may be both. What componentize-py looks for is then in this module.
+for first, second in [(hostler.handler, hostler.processing_timeout), (hostler.processing_timeout, hostler.handler)]:
+    for name in ['Handler', 'ProcessingTimeout']:
+        globals().pop(name, None)
+    @first
+    @second
+    def both(message, elapsed=0):
+        return answer
+    assert 'Handler' in globals() and 'ProcessingTimeout' in globals(), globals().keys()
+    answer = None
+    assert first is hostler.processing_timeout or both(message) is None
 ";
 
 #[test]

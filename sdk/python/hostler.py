@@ -188,13 +188,19 @@ def _export(function: Function, interface: str, name: str, call: Callable[..., A
     if exports is not None and not hasattr(exports, interface):
         raise TypeError(f"{function.__name__} would never be called: the world does not export {name.replace('_', '-')}")
     # componentize-py looks for a class in the built module. The class has the name of the interface.
-    function.__globals__[interface] = type(interface, (), {name: lambda _, *arguments: call(*arguments)})
+    _plain.get(function, function).__globals__[interface] = type(interface, (), {name: lambda _, *arguments: call(*arguments)})
     return function
+
+
+# The functions that _checking has wrapped, by what it returned.
+_plain: Dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def _checking(function: Function, accepts_none: bool = True) -> Function:
     """Returns a function that calls this one, and raises TypeError for a returned value that is no outcome. A test of the handler thus
     fails as the handler does in the sandbox."""
+    # The same function may be both the handler and a hook. Each of the two has its own rule for None.
+    function = cast(Function, _plain.get(function, function))
     if inspect.iscoroutinefunction(function):
         return function  # refused by _export
 
@@ -206,6 +212,7 @@ def _checking(function: Function, accepts_none: bool = True) -> Function:
         returned = "None" if answer is None else type(answer).__name__
         wanted = "None, a str, bytes" if accepts_none else "a str, bytes"
         raise TypeError(f"{function.__name__} returned {returned}, not {wanted} or an outcome such as hostler.Retry()")
+    _plain[checked] = function
     return cast(Function, checked)
 
 
