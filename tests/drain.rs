@@ -190,7 +190,7 @@ fn a_hang_up_does_not_stop_a_host_without_a_terminal() {
 #[test]
 fn a_host_whose_terminal_hangs_up_drains() {
     let world = work("", "");
-    world.send("work", ["w2000"]);
+    world.send("work", ["w5000"]);
     // `script` makes the terminal, and ends with the exit code of the host.
     let line = format!("exec '{}' run 2>log", env!("CARGO_BIN_EXE_hostler"));
     let mut terminal = Host::start(world.program("script", &["--quiet", "--return", "--command", &line, "typescript"]));
