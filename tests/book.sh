@@ -9,7 +9,7 @@ root=$HOME/.cache/hostler/mdbook-$version
 if ! [ -x "$root/bin/mdbook" ]; then
   # Without the caller's target and flags (tests/static.sh).
   (unset CARGO_BUILD_TARGET "${!CARGO_TARGET_@}" &&
-    cargo install mdbook --version "$version" --locked --no-default-features --root "$root")
+    cargo install --debug mdbook --version "$version" --locked --no-default-features --root "$root")
 fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

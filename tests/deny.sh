@@ -8,7 +8,7 @@ version=0.20.2
 root=$HOME/.cache/hostler/deny-$version
 if ! [ -x "$root/bin/cargo-deny" ]; then
   # Without the caller's target and flags (tests/static.sh), and in a folder of its own, which goes again.
-  (unset CARGO_BUILD_TARGET "${!CARGO_TARGET_@}" && cargo install cargo-deny --version "$version" --locked --root "$root")
+  (unset CARGO_BUILD_TARGET "${!CARGO_TARGET_@}" && cargo install --debug cargo-deny --version "$version" --locked --root "$root")
 fi
 checks=(bans licenses sources)
 [ "${1:-}" != --advisories ] || checks+=(advisories)
