@@ -101,7 +101,7 @@ async fn measure(folder: &Path, handler: &Path, body: &str, slots: usize, messag
     );
     loop {
         let depth = broker.depths(std::slice::from_ref(&channel)).await?.pop().unwrap_or_default();
-        if depth.visible + depth.in_flight + depth.delayed == 0 {
+        if depth.total() == 0 {
             break;
         }
         if host.0.try_wait()?.is_some() {

@@ -187,7 +187,7 @@ async fn processes_share_the_messages() {
     received.sort_unstable();
     sent.sort_unstable();
     assert_eq!(received, sent, "each message once");
-    assert_eq!(broker.depths(&[jobs()]).await.unwrap(), [Default::default()]);
+    assert_eq!(broker.depths(&[jobs()]).await.unwrap()[0].total(), 0);
 }
 
 #[tokio::test]
@@ -250,7 +250,7 @@ async fn dropped_receive_gives_back() {
     let mut dropped = Box::pin(receive(&queue, Duration::from_secs(20)));
     assert!(is_pending(&mut dropped).await);
     send(&broker, 1).await;
-    until(async || broker.depths(&[jobs()]).await.unwrap()[0].in_flight == 1).await;
+    until(async || broker.depths(&[jobs()]).await.unwrap()[0].in_flight == Some(1)).await;
     drop(dropped);
     let received = receive(&queue, Duration::from_secs(20)).await;
     assert_eq!(received.iter().map(|delivery| delivery.attempt).collect::<Vec<_>>(), [2]);

@@ -80,9 +80,12 @@ async fn confirmed(broker: &dyn Admin, at: &Channel) -> Result<bool> {
     broker.open_stored(at).await?;
     let Depth { visible, delayed, in_flight, .. } =
         broker.depths(std::slice::from_ref(at)).await?.pop().unwrap_or_default();
+    let count = |count: Option<u64>| count.map_or("an unknown number".to_owned(), |count| count.to_string());
     let question = format!(
-        "{at} has {}, and {delayed} delayed and {in_flight} in flight that stay. Remove {} for good?",
+        "{at} has {}, and {} delayed and {} in flight that stay. Remove {} for good?",
         counted(visible, "message"),
+        count(delayed),
+        count(in_flight),
         if visible == 1 { "it" } else { "them" }
     );
     confirm(&question).map_err(|error| Failure::new(Exit::Internal, format!("cannot read the answer: {error}")))

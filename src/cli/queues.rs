@@ -36,7 +36,7 @@ pub(super) struct Args {
     config: ConfigArg,
 }
 
-/// A channel, as `--json` prints it. If the channel has no queue, counts are null.
+/// A channel, as `--json` prints it. Counts are null if the channel has no queue, or if the service does not report them.
 #[derive(Serialize)]
 struct Row {
     channel: String,
@@ -205,8 +205,8 @@ fn row(channel: &Channel, depth: Depth) -> Row {
     Row {
         channel: channel.to_string(),
         visible: count(depth.visible),
-        delayed: count(depth.delayed),
-        in_flight: count(depth.in_flight),
+        delayed: depth.delayed.and_then(count),
+        in_flight: depth.in_flight.and_then(count),
         // Dead letters may remain after their channel's queue was removed.
         dead_lettered: count(depth.dead_lettered).or(Some(depth.dead_lettered).filter(|count| *count > 0)),
         missing: depth.missing,

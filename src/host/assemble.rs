@@ -57,6 +57,7 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
         filter: consumer.filter.clone(),
         max_receives: consumer.dead_letter.then(|| policy(consumer).attempts().saturating_add(2)),
         longest_delay: consumer.longest_delay,
+        window: consumer.concurrency.unwrap_or(SLOTS),
         lease: consumer.lease,
         tags: tags(consumer),
     }

@@ -37,7 +37,7 @@ pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
     assert_eq!(told(&copy, ATTEMPTS_ATTRIBUTE), Some("2"));
     let mut message = hostler_types::message::Message::clone(&copy.message);
     message.attributes.retain(|name, _| sent.contains_key(name));
-    if H::AWS {
+    if !H::TRAITS.copies_keep_ids {
         // There, a copy is another message.
         (message.id, message.enqueued_at) = (first.message.id.clone(), first.message.enqueued_at);
     }
@@ -45,7 +45,7 @@ pub async fn copy_keeps_what_was_sent<H: Harness>(harness: &H) {
 
     settle(&dead, Settlement::Ack(copy.receipt)).await;
     let depths = broker.depths(&[channel("jobs"), channel("jobs-dlq")]).await.unwrap();
-    assert_eq!(depths, [Default::default(); 2]);
+    assert!(depths.iter().all(|depth| depth.total() + depth.dead_lettered == 0 && !depth.missing), "{depths:?}");
 }
 
 pub async fn story_has_no_room<H: Harness>(harness: &H) {
@@ -98,7 +98,7 @@ pub async fn too_many_receives<H: Harness>(harness: &H) {
     assert_eq!((&*other.message.body, other.attempt), (&b"fine"[..], 1));
     let copy = next(&dead, LONG).await;
     assert_eq!(&*copy.message.body, b"poison");
-    if !H::AWS {
+    if H::TRAITS.tells_why_it_gave_up {
         // SQS moves it without a word, and counts on.
         assert_eq!(copy.attempt, 1);
         assert_eq!(told(&copy, REASON_ATTRIBUTE), Some("received 2 times without being settled"));

@@ -9,7 +9,7 @@ use hostler_queue_embedded::{self as embedded, EmbeddedBroker, Options};
 use hostler_queue_sqs::{self as sqs, SqsBroker};
 use tempfile::TempDir;
 
-use super::{Harness, beyond_aws, cases, suite};
+use super::{Counts, Harness, Traits, abilities, ability, cases, suite};
 use crate::support::servers::{Kind, Server, unique};
 
 /// One file, opened anew by each client.
@@ -63,7 +63,15 @@ impl<const KIND: usize> Harness for Aws<KIND> {
     const TICK: Duration = Duration::from_secs(2);
     const DEDUPE_WINDOW: Duration = DEDUPE_WINDOW;
     const MAX_MESSAGE: usize = sqs::MAX_MESSAGE;
-    const AWS: bool = true;
+    const TRAITS: Traits = Traits {
+        copies_keep_ids: false,
+        counts_copies: false,
+        tells_why_it_gave_up: false,
+        looks_are_free: false,
+        tells_ages: false,
+        lists_exchanges: false,
+        counts: Counts::DelayedAsLeased,
+    };
 
     async fn start() -> Self {
         tokio::task::spawn_blocking(Self::server).await.unwrap();
@@ -83,9 +91,18 @@ impl<const KIND: usize> Harness for Aws<KIND> {
     }
 }
 
+macro_rules! of_our_own {
+    ($driver:ident: $harness:ty, $test:meta) => {
+        abilities!($driver: $harness, $test; dedupe dedupe_in_order reorder one_of_a_group delay_in_order refilter
+            mixed_exchange sender_first peek plain_order stoppable);
+    };
+}
+
 suite!(embedded_queue: Embedded, tokio::test);
-beyond_aws!(embedded_queue_beyond_aws: Embedded, tokio::test);
+of_our_own!(embedded_queue_abilities: Embedded, tokio::test);
 suite!(fake_queue: Fake, tokio::test(start_paused = true));
-beyond_aws!(fake_queue_beyond_aws: Fake, tokio::test(start_paused = true));
+of_our_own!(fake_queue_abilities: Fake, tokio::test(start_paused = true));
 suite!(sqs_on_localstack: Aws<LOCALSTACK>, tokio::test);
+abilities!(sqs_on_localstack_abilities: Aws<LOCALSTACK>, tokio::test; dedupe_in_order);
 suite!(sqs_on_ministack: Aws<MINISTACK>, tokio::test);
+abilities!(sqs_on_ministack_abilities: Aws<MINISTACK>, tokio::test; dedupe_in_order);

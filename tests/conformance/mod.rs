@@ -29,14 +29,57 @@ pub trait Harness: Sized {
     const DEDUPE_WINDOW: Duration;
     /// The largest message it takes, in bytes.
     const MAX_MESSAGE: usize;
-    /// Set for AWS, and for servers that behave as AWS. They skip the checks of [`beyond_aws!`].
-    const AWS: bool = false;
+    /// What the service tells and keeps, where the contract leaves it to the driver.
+    const TRAITS: Traits = Traits::ALL;
 
     /// A fresh, empty service.
     async fn start() -> Self;
 
     /// A client of the service; each call makes another one, as if in another process.
     async fn broker(&self) -> Arc<dyn Provisioner>;
+}
+
+/// What a service tells and keeps, where the contract leaves it to the driver. What some services do and others do not is a
+/// matter of [`ability!`].
+pub struct Traits {
+    /// Copies of a message, in the queues of an exchange and in a dead-letter queue, have its id and its time.
+    pub copies_keep_ids: bool,
+    /// A sender hears how many queues of an exchange a message reached.
+    pub counts_copies: bool,
+    /// A message that was received too often is dead-lettered with its story, and its receives are counted anew.
+    pub tells_why_it_gave_up: bool,
+    /// A look at a queue is no receive of its messages.
+    pub looks_are_free: bool,
+    /// The age of the oldest message is known.
+    pub tells_ages: bool,
+    /// Queues are listed with the exchange that feeds them.
+    pub lists_exchanges: bool,
+    /// What is counted of a queue that is in use.
+    pub counts: Counts,
+}
+
+/// What is counted of a queue that is in use.
+#[derive(PartialEq)]
+pub enum Counts {
+    /// Everything.
+    Everything,
+    /// What is released with a delay counts as in flight.
+    DelayedAsLeased,
+    /// Messages that can be received.
+    Visible,
+}
+
+impl Traits {
+    /// A service of our own.
+    pub const ALL: Self = Self {
+        copies_keep_ids: true,
+        counts_copies: true,
+        tells_why_it_gave_up: true,
+        looks_are_free: true,
+        tells_ages: true,
+        lists_exchanges: true,
+        counts: Counts::Everything,
+    };
 }
 
 macro_rules! cases {
@@ -83,7 +126,6 @@ macro_rules! suite {
                 dead_letter_frees_the_group
                 dead_letter_queue_keeps_the_order
                 no_group_is_one_group
-                duplicate_is_dropped_in_order
             ]
             leases: [
                 expiry_redelivers
@@ -122,31 +164,73 @@ macro_rules! suite {
 }
 use suite;
 
-/// The cases beyond: what a service of our own does, and AWS does not, for the reason given.
-macro_rules! beyond_aws {
-    ($driver:ident: $harness:ty, $test:meta) => {
-        cases! { $driver, $harness, $test,
-            // AWS: a changed filter takes up to 15 minutes; topics and queues of a channel are made by its consumer.
-            fan_out: [filter_can_change sender_may_come_first dedupe_is_per_exchange ordered_copies_too]
-            // AWS: several of a group at once; no delay for a single message of a FIFO queue; FIFO or not is for good.
+/// The cases of abilities that not every service has: `abilities!(name: Harness, attribute of the tests; ability ability …)`.
+macro_rules! abilities {
+    ($driver:ident: $harness:ty, $test:meta; $($ability:ident)*) => {
+        mod $driver {
+            use super::*;
+            $(ability!($ability: $harness, $test);)*
+        }
+    };
+}
+use abilities;
+
+macro_rules! ability {
+    // A second message with the same key is dropped. SQS: only by FIFO queues. RabbitMQ: not at all.
+    (dedupe: $harness:ty, $test:meta) => {
+        cases! { dedupe, $harness, $test,
+            fan_out: [dedupe_is_per_exchange]
+            sending: [duplicate_is_dropped dedupe_key_is_forgotten]
+        }
+    };
+    (dedupe_in_order: $harness:ty, $test:meta) => {
+        cases! { dedupe_in_order, $harness, $test, groups: [duplicate_is_dropped_in_order] }
+    };
+    // Whether a queue keeps the order of groups is not for good, as it is on SQS and RabbitMQ.
+    (reorder: $harness:ty, $test:meta) => {
+        cases! { reorder, $harness, $test,
             groups: [
-                one_of_a_group_per_receive
-                delay_blocks_the_group
                 queue_becomes_ordered
                 queue_becomes_unordered
                 declaring_changes_no_order
                 dead_letters_without_a_group_keep_their_order
             ]
-            // AWS: only who receives a message sees it.
-            looking: [look_sees_what_is_leased_or_delayed]
-            // AWS: only FIFO queues drop duplicates, within 5 minutes; other queues promise no order.
-            sending: [duplicate_is_dropped dedupe_key_is_forgotten plain_queue_keeps_its_order]
-            // AWS: a long poll cannot be taken back.
-            waiting: [stop_ends_the_wait]
         }
     };
+    // One message of a group at a time. SQS: several at once.
+    (one_of_a_group: $harness:ty, $test:meta) => {
+        cases! { one_of_a_group, $harness, $test, groups: [one_of_a_group_per_receive] }
+    };
+    // SQS: no delay for a single message of a FIFO queue.
+    (delay_in_order: $harness:ty, $test:meta) => {
+        cases! { delay_in_order, $harness, $test, groups: [delay_blocks_the_group] }
+    };
+    // SQS: a changed filter takes up to 15 minutes.
+    (refilter: $harness:ty, $test:meta) => {
+        cases! { refilter, $harness, $test, fan_out: [filter_can_change] }
+    };
+    // Ordered and other queues of one exchange. SQS: they would be queues of two topics.
+    (mixed_exchange: $harness:ty, $test:meta) => {
+        cases! { mixed_exchange, $harness, $test, fan_out: [ordered_copies_too] }
+    };
+    // SQS: topics and queues of a channel are made by its consumer.
+    (sender_first: $harness:ty, $test:meta) => {
+        cases! { sender_first, $harness, $test, fan_out: [sender_may_come_first] }
+    };
+    // Who does not receive a message sees it. SQS and RabbitMQ: only who receives it.
+    (peek: $harness:ty, $test:meta) => {
+        cases! { peek, $harness, $test, looking: [look_sees_what_is_leased_or_delayed] }
+    };
+    // SQS: queues that are not FIFO promise no order.
+    (plain_order: $harness:ty, $test:meta) => {
+        cases! { plain_order, $harness, $test, sending: [plain_queue_keeps_its_order] }
+    };
+    // SQS: a long poll cannot be taken back.
+    (stoppable: $harness:ty, $test:meta) => {
+        cases! { stoppable, $harness, $test, waiting: [stop_ends_the_wait] }
+    };
 }
-use beyond_aws;
+use ability;
 
 /// A lease that does not end during a test.
 const LONG: Duration = Duration::from_secs(60);

@@ -205,6 +205,14 @@ impl Queue for Denying {
         }
         results
     }
+
+    async fn rest(&self) {
+        self.queue.rest().await;
+    }
+
+    async fn taken_back(&self) -> Vec<LeaseHandle> {
+        self.queue.taken_back().await
+    }
 }
 
 /// Runs a consumer of a queue that denies something, and hands a message out so often; what it shows after each of these times.

@@ -257,7 +257,7 @@ async fn an_end_between_send_and_ack_loses_nothing_and_doubles_nothing() {
     let mut arrived = service.bodies("jobs").await;
     arrived.sort();
     assert_eq!(arrived, numbers(0..35));
-    assert_eq!(service.fake.depths(&[channel("jobs-dlq")]).await.unwrap()[0].in_flight, 0);
+    assert_eq!(service.fake.depths(&[channel("jobs-dlq")]).await.unwrap()[0].in_flight, Some(0));
 }
 
 #[tokio::test(start_paused = true)]

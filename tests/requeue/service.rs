@@ -138,6 +138,14 @@ impl Queue for Stored {
         self.queue.settle(batch).await
     }
 
+    async fn rest(&self) {
+        self.queue.rest().await;
+    }
+
+    async fn taken_back(&self) -> Vec<LeaseHandle> {
+        self.queue.taken_back().await
+    }
+
     async fn load(&self, message: &Arc<Message>) -> Result<Arc<Message>, String> {
         let Some(claim) = &message.claim else { return Ok(Arc::clone(message)) };
         sleep(self.load).await;

@@ -48,12 +48,12 @@ pub struct Depth {
 }
 
 impl Depth {
-    /// Parses a row of `queues --json`. A missing queue counts as empty.
+    /// Parses a row of `queues --json`. A missing queue counts as empty, and a count that the service does not report as zero.
     pub fn of(row: &Value) -> Self {
         if row["missing"] == true {
             return Self::default();
         }
-        let count = |name: &str| row[name].as_u64().unwrap();
+        let count = |name: &str| row[name].as_u64().or(row[name].is_null().then_some(0)).unwrap();
         Self {
             visible: count("visible"),
             delayed: count("delayed"),
@@ -77,6 +77,12 @@ impl World {
         std::os::unix::fs::symlink(guests, world.path("guests")).unwrap();
         world.config(config);
         world
+    }
+
+    /// Sets a variable in the environment of this world's commands.
+    pub fn set(&mut self, name: &'static str, value: String) {
+        self.env.retain(|(other, _)| *other != name);
+        self.env.push((name, value));
     }
 
     /// Replaces the config.

@@ -91,6 +91,7 @@ pub fn settlements() -> Result<Step> {
         max_wait: 20 * SECOND,
         max_lease: 12 * 3600 * SECOND,
         parallel_receives: 4,
+        max_release: 12 * 3600 * SECOND,
     };
     let (mut batcher, now) = (Batcher::new(limits, false), Instant::now());
     let mut receipts: Vec<_> = (0..BATCH).map(|n| (n, Receipt::new(n.to_string()))).collect();

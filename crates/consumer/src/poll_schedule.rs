@@ -298,6 +298,7 @@ mod tests {
         max_wait: SECOND.saturating_mul(20),
         max_lease: Duration::ZERO,
         parallel_receives: 3,
+        max_release: Duration::MAX,
     };
 
     fn spec() -> Spec {

@@ -173,6 +173,7 @@ mod tests {
             max_wait: Duration::ZERO,
             max_lease: Duration::ZERO,
             parallel_receives: 2,
+            max_release: Duration::MAX,
         };
         Batcher::new(limits, ordered)
     }

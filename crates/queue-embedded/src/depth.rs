@@ -35,8 +35,8 @@ fn depth(db: &Connection, channel: &Channel, now: i64) -> rusqlite::Result<Depth
     Ok(Depth {
         // As in SQS, a message that waits for earlier messages of its group counts as visible.
         visible: visible + blocked,
-        delayed: u64::from(later - in_flight),
-        in_flight: in_flight.into(),
+        delayed: Some(u64::from(later - in_flight)),
+        in_flight: Some(in_flight.into()),
         dead_lettered,
         missing: false,
         oldest_age: oldest.map(|at| Duration::from_millis(u64::try_from(now.saturating_sub(at)).unwrap_or(0))),

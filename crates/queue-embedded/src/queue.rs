@@ -24,6 +24,7 @@ const LIMITS: Limits = Limits {
     max_wait: Duration::from_secs(20),
     max_lease: Duration::from_secs(12 * 60 * 60),
     parallel_receives: 1,
+    max_release: Duration::from_secs(12 * 60 * 60),
 };
 
 #[derive(Debug)]

@@ -28,6 +28,7 @@ pub(super) async fn depths(service: &Arc<Service>, channels: &[Channel]) -> Vec<
 async fn depth(service: Arc<Service>, channel: Channel) -> Result<Depth, QueueError> {
     let found = counts(&service, channel.queue()).await?;
     let Counts { visible, delayed, in_flight } = found.unwrap_or_default();
+    let (delayed, in_flight) = (Some(delayed), Some(in_flight));
     let name = channel.dead_letter_queue();
     let dead = counts_of_dead_letters(&service, channel.queue(), &name).await;
     let dead = uncounted_if_refused(&service, &name, dead)?;

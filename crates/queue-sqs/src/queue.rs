@@ -41,6 +41,7 @@ const LIMITS: Limits = Limits {
     max_wait: MAX_WAIT,
     max_lease: Duration::from_secs(MAX_LEASE.as_secs() - ON_ITS_WAY),
     parallel_receives: 8,
+    max_release: MAX_LEASE,
 };
 
 /// Maximum time for which a receive call is repeated if its answer was lost. SQS accepts the same

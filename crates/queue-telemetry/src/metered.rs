@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use hostler_queue::{
-    Broker, ChannelSpec, Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, SendError,
-    Sent, Settlement, Unsettled,
+    Broker, ChannelSpec, Delivery, LeaseError, LeaseHandle, Limits, Link, Origin, Queue, QueueError, Receive,
+    SendError, Sent, Settlement, Unsettled,
 };
 use hostler_telemetry::metrics::{ConsumerMetrics, Operation};
 use hostler_types::channel::Channel;
@@ -68,6 +69,14 @@ impl Queue for MeteredQueue {
         results
     }
 
+    async fn rest(&self) {
+        self.inner.rest().await;
+    }
+
+    async fn taken_back(&self) -> Vec<LeaseHandle> {
+        self.inner.taken_back().await
+    }
+
     async fn load(&self, message: &Arc<Message>) -> Result<Arc<Message>, String> {
         self.inner.load(message).await
     }
@@ -102,6 +111,10 @@ impl Broker for MeteredBroker {
 
     fn origin(&self, channel: &Channel) -> Origin {
         self.inner.origin(channel)
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.inner.link()
     }
 }
 

@@ -18,17 +18,25 @@ use hostler_types::message::Message;
 pub struct Depth {
     /// Number of messages that are ready to be received.
     pub visible: u64,
-    /// Number of messages that were sent or released with a delay that has not yet passed.
-    pub delayed: u64,
-    /// Number of leased messages.
-    pub in_flight: u64,
+    /// Number of messages that were sent or released with a delay that has not yet passed. `None`: the service does not
+    /// report the number.
+    pub delayed: Option<u64>,
+    /// Number of leased messages. `None`: the service does not report the number.
+    pub in_flight: Option<u64>,
     /// Number of messages in the channel's dead-letter queue.
     pub dead_lettered: u64,
-    /// Set if no queue has this name. The counts are then zero.
+    /// Set if no queue has this name. The counts are then zero or `None`.
     pub missing: bool,
     /// Age of the oldest message, waiting or in flight. `None`: there is no message, or the service does not report the age
     /// (SQS).
     pub oldest_age: Option<Duration>,
+}
+
+impl Depth {
+    /// Returns the number of all messages of the channel that the service reports, without those of its dead-letter queue.
+    pub fn total(&self) -> u64 {
+        self.visible + self.delayed.unwrap_or_default() + self.in_flight.unwrap_or_default()
+    }
 }
 
 /// Progress of moving messages from one queue to another, if the service itself moves them.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::error::{QueueError, SendError};
 use crate::origin::Origin;
@@ -31,6 +33,9 @@ pub struct ChannelSpec {
     /// Maximum delay of messages to the channel. The queue must be set up so that it neither drops nor dead-letters a
     /// message during this delay.
     pub longest_delay: Duration,
+    /// Number of messages that the service may send ahead of the receives: the consumer's slots. Used only by services
+    /// that push messages.
+    pub window: usize,
     /// Duration of a lease if the receive call does not specify a duration (SQS: the queue's visibility timeout).
     pub lease: Duration,
     /// Tags by name, for services that have tags. The tags contain the owner and the alarm settings.
@@ -38,7 +43,7 @@ pub struct ChannelSpec {
 }
 
 impl ChannelSpec {
-    /// Creates the spec of a plain queue without a dead-letter queue.
+    /// Creates the spec of a plain queue without a dead-letter queue, for a receiver that takes up to 64 messages at once.
     pub fn new(channel: Channel) -> Self {
         Self {
             channel,
@@ -47,6 +52,7 @@ impl ChannelSpec {
             filter: Filter::All,
             max_receives: None,
             longest_delay: Duration::ZERO,
+            window: 64,
             lease: Duration::from_secs(30),
             tags: BTreeMap::new(),
         }
@@ -65,6 +71,23 @@ pub struct Sent {
     pub queues: Option<usize>,
 }
 
+/// State of the connection to a queue service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Link {
+    /// The connection works, or the service has no connections.
+    Up,
+    /// The connection is lost. The driver tries to connect again.
+    Down {
+        /// Time at which the connection was lost.
+        since: Instant,
+        /// The error.
+        why: String,
+    },
+    /// The service accepts no messages, for example because its memory is exhausted. It still delivers messages. The text
+    /// is the reason that the service gave.
+    Blocked(String),
+}
+
 /// A queue service for consumers and producers: opens channels and sends messages.
 #[async_trait]
 pub trait Broker: Send + Sync + 'static {
@@ -81,4 +104,10 @@ pub trait Broker: Send + Sync + 'static {
     /// Returns the system and the address of the queue or topic that messages to the channel are sent to. Makes no call
     /// to the service, so the address may be unknown.
     fn origin(&self, channel: &Channel) -> Origin;
+
+    /// Returns the state of the connection to the service, and its changes. By default, the state is [`Link::Up`] and never
+    /// changes, for services without lasting connections.
+    fn link(&self) -> watch::Receiver<Link> {
+        watch::channel(Link::Up).1
+    }
 }

@@ -31,6 +31,7 @@ pub const LIMITS: Limits = Limits {
     max_wait: Duration::from_secs(20),
     max_lease: Duration::from_secs(12 * 60 * 60),
     parallel_receives: 4,
+    max_release: Duration::from_secs(12 * 60 * 60),
 };
 
 /// Number of calls of each kind.
@@ -42,6 +43,8 @@ pub struct Calls {
     pub extend: usize,
     /// Number of calls of [`Queue::settle`].
     pub settle: usize,
+    /// Number of calls of [`Queue::rest`].
+    pub rest: usize,
 }
 
 /// The kind of a settlement.
@@ -130,10 +133,28 @@ impl FakeBroker {
         self.0.changed.notify_waiters();
     }
 
+    /// Takes the leases of the message away now, in all queues: the message becomes visible, and [`Queue::taken_back`]
+    /// returns the leases.
+    pub fn take_back(&self, id: &str) {
+        self.0.lock().take_back(id);
+        self.expire(id);
+    }
+
     /// Blocks all settle calls while `held` is `true`.
     pub fn hold_settles(&self, held: bool) {
         self.0.lock().settles_held = held;
         self.0.changed.notify_waiters();
+    }
+
+    /// Returns the id of the first message with this body.
+    ///
+    /// # Panics
+    /// No queue has such a message.
+    pub fn id_of(&self, body: &[u8]) -> String {
+        let state = self.0.lock();
+        let mut messages = state.queues.values().flatten().map(|entry| &entry.message);
+        #[expect(clippy::expect_used, reason = "the fake is for tests")]
+        messages.find(|message| *message.body == *body).expect("no such message").id.clone()
     }
 
     /// Returns the number of calls, including failed calls.
@@ -341,5 +362,16 @@ impl Queue for FakeQueue {
         drop(state);
         self.shared.changed.notify_waiters();
         settled
+    }
+
+    async fn rest(&self) {
+        self.shared.lock().calls.rest += 1;
+        self.shared.changed.notify_waiters();
+    }
+
+    async fn taken_back(&self) -> Vec<LeaseHandle> {
+        let queue = self.spec.channel.queue();
+        self.shared.until(|state| state.taken_back.contains_key(queue)).await;
+        self.shared.lock().taken_back.remove(queue).unwrap_or_default()
     }
 }

@@ -55,6 +55,8 @@ pub struct Limits {
     pub max_lease: Duration,
     /// Maximum number of receive calls that run at the same time.
     pub parallel_receives: usize,
+    /// Maximum delay of a release. The caller shortens a longer delay to this limit.
+    pub max_release: Duration,
 }
 
 /// The parameters of a receive call.
@@ -98,6 +100,20 @@ pub trait Queue: Send + Sync + 'static {
 
     /// Performs settlements. See [`Settlement`].
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>>;
+
+    /// Announces that nothing will be received for a while, because of a pause, an open breaker, a drain or a rate limit.
+    /// A driver whose service sends messages ahead ([`ChannelSpec::window`](crate::ChannelSpec::window)) gives back the
+    /// messages that no receive has returned. Other receivers can then have them. Leases stay valid. The next receive ends
+    /// the rest. The default does nothing, for services that send only what a receive asks for.
+    async fn rest(&self) {}
+
+    /// Waits until the service takes leases away before their ends, and returns these leases. For example, RabbitMQ takes
+    /// back all messages of a lost connection. The caller must stop the handlers, because other receivers can have the
+    /// messages. No lease is returned twice. The future can be dropped at any time without losing leases. By default,
+    /// waits forever, for services whose leases last until their ends.
+    async fn taken_back(&self) -> Vec<LeaseHandle> {
+        std::future::pending().await
+    }
 
     /// Returns the message with its body. Loads a body that is stored outside of the message ([`Message::claim`]).
     ///

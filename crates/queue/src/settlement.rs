@@ -41,6 +41,16 @@ impl Settlement {
         }
     }
 
+    /// Shortens the delay of a release to `max`.
+    #[must_use]
+    pub fn within(self, max: Duration) -> Self {
+        match self {
+            Self::Release(receipt, delay) => Self::Release(receipt, delay.min(max)),
+            Self::GiveBack(receipt, delay) => Self::GiveBack(receipt, delay.min(max)),
+            other => other,
+        }
+    }
+
     /// Returns the name of the settlement in logs.
     pub fn name(&self) -> &'static str {
         match self {

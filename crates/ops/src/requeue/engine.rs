@@ -65,7 +65,7 @@ async fn start(
         broker.open_stored(to).await?;
     }
     let depth = broker.depths(std::slice::from_ref(&order.from)).await?.pop().unwrap_or_default();
-    let there = depth.visible + depth.delayed + depth.in_flight;
+    let there = depth.total();
     tell(Note::Began { total: there.min(order.max.unwrap_or(u64::MAX)) });
     let began = broker.on_its_clock(order.began);
     let mut run = Run {

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::{Calls, Ending, Logged};
 use crate::{
-    ChannelSpec, DEDUPE_WINDOW, DEFAULT_GROUP, Delivery, Depth, LeaseError, QueueError, Receipt, Receive, Sent,
-    Settlement, dead_letter_attributes,
+    ChannelSpec, DEDUPE_WINDOW, DEFAULT_GROUP, Delivery, Depth, LeaseError, LeaseHandle, QueueError, Receipt, Receive,
+    Sent, Settlement, dead_letter_attributes,
 };
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing, TraceContext};
@@ -32,6 +32,8 @@ pub(super) struct State {
     pub(super) failing_settles: VecDeque<LeaseError>,
     pub(super) failing_entries: HashMap<String, VecDeque<LeaseError>>,
     pub(super) settles_held: bool,
+    /// Leases that a test has taken away, by queue, until [`Queue::taken_back`](crate::Queue::taken_back) returns them.
+    pub(super) taken_back: HashMap<String, Vec<LeaseHandle>>,
     /// Values of [`Delivery::not_before`] that a test has set, by message id.
     pub(super) not_before: HashMap<String, Instant>,
 }
@@ -146,8 +148,8 @@ impl State {
         let in_flight = entries.iter().filter(|entry| entry.is_leased(now)).count();
         Depth {
             visible: (entries.len() - waits) as u64,
-            delayed: (waits - in_flight) as u64,
-            in_flight: in_flight as u64,
+            delayed: Some((waits - in_flight) as u64),
+            in_flight: Some(in_flight as u64),
             dead_lettered: self.entries(&channel.dead_letter_queue()).len() as u64,
             missing: !self.queues.contains_key(channel.queue()),
             oldest_age: entries.iter().map(|entry| entry.message.age(wall_clock)).max(),
@@ -210,6 +212,17 @@ impl State {
             MAX_ATTRIBUTES,
         );
         self.put(&spec.channel.dead_letter_queue(), Arc::new(copy), now);
+    }
+
+    /// Notes the leases of a message as taken away.
+    pub(super) fn take_back(&mut self, id: &str) {
+        for (queue, entries) in &self.queues {
+            let leases = entries.iter().filter(|entry| entry.message.id == id).filter_map(|entry| entry.lease);
+            let handles: Vec<_> = leases.map(|lease| Receipt::new(lease.to_string()).lease()).collect();
+            if !handles.is_empty() {
+                self.taken_back.entry(queue.clone()).or_default().extend(handles);
+            }
+        }
     }
 
     /// Returns the index of the message that is leased under this receipt. Fails if the lease has ended, or if a test

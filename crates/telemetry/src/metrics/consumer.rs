@@ -69,10 +69,10 @@ pub struct Shown {
 pub struct Depths {
     /// Number of messages that can be received.
     pub visible: u64,
-    /// Number of delayed messages.
-    pub delayed: u64,
-    /// Number of leased messages.
-    pub in_flight: u64,
+    /// Number of delayed messages. `None`: the service does not report it.
+    pub delayed: Option<u64>,
+    /// Number of leased messages. `None`: the service does not report it.
+    pub in_flight: Option<u64>,
     /// Number of messages in the dead-letter queue.
     pub dead_lettered: u64,
     /// Age of the oldest message. `None`: the service does not report it.

@@ -20,7 +20,7 @@ type Row<F> = (&'static str, F);
 /// Functions that each read one value: from the counters, from a consumer's state, or from the last counts of a queue.
 type OfCounts = fn(&Counts) -> &AtomicU64;
 type OfShown = fn(&Shown) -> usize;
-type OfSeen = fn(&Seen) -> u64;
+type OfSeen = fn(&Seen) -> Option<u64>;
 type TimeOfSeen = fn(&Seen) -> Option<Duration>;
 
 /// A function that takes a value and its attributes.
@@ -109,17 +109,17 @@ impl Watch<'_> {
 
     fn queues(&self) {
         let counts: [Row<OfSeen>; 5] = [
-            (names::QUEUE_VISIBLE, |seen| seen.depths.visible),
+            (names::QUEUE_VISIBLE, |seen| Some(seen.depths.visible)),
             (names::QUEUE_DELAYED, |seen| seen.depths.delayed),
             (names::QUEUE_IN_FLIGHT, |seen| seen.depths.in_flight),
-            (names::QUEUE_DEAD_LETTERED, |seen| seen.depths.dead_lettered),
+            (names::QUEUE_DEAD_LETTERED, |seen| Some(seen.depths.dead_lettered)),
             // ECS does not tell a task the number of tasks in its service, so each task counts itself as the only one.
-            (names::BACKLOG_PER_TASK, |seen| seen.depths.visible),
+            (names::BACKLOG_PER_TASK, |seen| Some(seen.depths.visible)),
         ];
         for (name, read) in counts {
             self.gauge(name, move |consumer, take| {
-                if let Some(seen) = consumer.seen() {
-                    take(read(&seen), consumer.base());
+                if let Some(count) = consumer.seen().and_then(|seen| read(&seen)) {
+                    take(count, consumer.base());
                 }
             });
         }

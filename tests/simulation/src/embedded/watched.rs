@@ -206,4 +206,12 @@ impl Queue for Watched {
         }
         settled
     }
+
+    async fn rest(&self) {
+        self.inner.rest().await;
+    }
+
+    async fn taken_back(&self) -> Vec<LeaseHandle> {
+        self.inner.taken_back().await
+    }
 }
