@@ -3,6 +3,7 @@
 mod cancel;
 mod held_back;
 mod not_due;
+mod pushed;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -20,6 +20,9 @@ use hostler_wasm::{Definition, Dir, Grants, Loaded, Pool, Source};
 /// cost only address space.
 const SPARE_SANDBOXES: u32 = 4;
 
+/// Period of a rate limit whose messages a service may send ahead.
+const WINDOW: Duration = Duration::from_secs(5);
+
 /// Returns the settings of a consumer. `drain` is the time from the start of a shutdown until the host stops the remaining work.
 pub(super) fn spec(consumer: &config::Consumer, share: &Share, drain: Duration) -> Spec {
     Spec {
@@ -57,9 +60,19 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
         filter: consumer.filter.clone(),
         max_receives: consumer.dead_letter.then(|| policy(consumer).attempts().saturating_add(2)),
         longest_delay: consumer.longest_delay,
-        window: consumer.concurrency.unwrap_or(SLOTS),
+        window: window(consumer),
         lease: consumer.lease,
         tags: tags(consumer),
+    }
+}
+
+/// Returns the number of messages that a service may send ahead to a consumer: one per slot, and no more than the rate limit
+/// lets through in a few seconds.
+fn window(consumer: &config::Consumer) -> usize {
+    let slots = consumer.concurrency.unwrap_or(SLOTS);
+    match consumer.rate_limit {
+        Some(rate) => slots.min(rate.in_time(WINDOW)).max(1),
+        None => slots,
     }
 }
 

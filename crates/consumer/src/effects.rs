@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +19,7 @@ use super::signals::Signals;
 use super::spans::{self, Spans};
 use hostler_handler::{self as handler};
 use hostler_handler::{Call, HOOK_TIMEOUT, Handler, Limit, Outcome, Pools, run_until_stopped, with_threads};
-use hostler_queue::{Delivery, LeaseError, Queue, QueueError, Receive, SendError, Settlement, Unsettled};
+use hostler_queue::{Delivery, LeaseError, LeaseHandle, Queue, QueueError, Receive, SendError, Settlement, Unsettled};
 use hostler_queue_telemetry::Replies;
 use hostler_telemetry::traces::Span;
 use hostler_types::State;
@@ -49,6 +50,8 @@ pub(super) enum Signal {
     Extended { ids: Vec<Id>, by: Duration, sent_at: Instant, results: Vec<Result<(), LeaseError>> },
     /// The queue has answered a batch of settlements. Contains the result of each settlement, in the order of `ids`.
     Settled { ids: Vec<(Id, Kind)>, results: Vec<Result<(), Unsettled>> },
+    /// The service has taken leases away before their ends.
+    TakenBack(Vec<LeaseHandle>),
     /// An operator has sent a request.
     Requested(Request),
 }
@@ -62,6 +65,8 @@ pub(super) struct Effects {
     pub(super) stop_polling: CancellationToken,
     spans: Option<Spans>,
     states: Option<Changes>,
+    /// Task that signals the leases which the service takes away. Ends with this value.
+    _losses: JoinSet<()>,
 }
 
 /// Context of all effects, and the queue for their signals. Effects share one `Arc` of this struct instead of one `Arc`
@@ -90,6 +95,7 @@ impl Effects {
         let (queue, handler) = (Arc::clone(&consumer.queue), Arc::clone(&consumer.handler));
         let (guests, name) = (consumer.guests.clone(), Arc::clone(&consumer.spec.name));
         Self {
+            _losses: watch_losses(&queue, &signals),
             world: Arc::new(World { queue, handler, guests, signals, name }),
             replies: consumer.replies.clone(),
             stop_polling: CancellationToken::new(),
@@ -116,6 +122,13 @@ impl Effects {
             }
             answer.now(Signal::Received { asked, result });
         });
+    }
+
+    /// Announces to the queue that nothing will be received for a while. Needs no answer, because the next receive ends the
+    /// rest.
+    pub(super) fn rest(&self) {
+        let world = Arc::clone(&self.world);
+        tokio::spawn(async move { world.queue.rest().await });
     }
 
     /// Extends the leases in `heartbeat`. The new lease duration counts from `sent_at`.
@@ -224,6 +237,17 @@ impl Effects {
             states.all_told().await;
         }
     }
+}
+
+/// Starts the task that signals the leases which the service takes away.
+fn watch_losses(queue: &Arc<dyn Queue>, signals: &Arc<Signals<Signal>>) -> JoinSet<()> {
+    let (queue, signals, mut task) = (Arc::clone(queue), Arc::clone(signals), JoinSet::new());
+    task.spawn(async move {
+        loop {
+            signals.send(Signal::TakenBack(queue.taken_back().await));
+        }
+    });
+    task
 }
 
 /// Returns the outcome of a message whose body could not be loaded. `limit`: host limit that prevented the loading, or

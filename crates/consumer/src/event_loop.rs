@@ -197,6 +197,10 @@ impl EventLoop {
                 Next::Receive(request) => self.effects.receive(request),
                 Next::At(at) => return Some(at),
                 Next::Event => return None,
+                Next::Rest(at) => {
+                    self.effects.rest();
+                    return Some(at);
+                }
             }
         }
     }
@@ -213,6 +217,7 @@ impl EventLoop {
         }
         self.phase = phase;
         self.effects.stop_polling.cancel();
+        self.effects.rest();
         // A message stays while an earlier message of its group is being settled, and goes back afterwards. At the
         // deadline, no time is left to wait.
         let stays = |in_hand: &InHand| {
@@ -253,6 +258,7 @@ impl EventLoop {
             }
             Signal::Decided { id, outcome } => self.ended(id, Event::Decided(outcome)),
             Signal::Requested(request) => self.requested(request),
+            Signal::TakenBack(leases) => self.taken_back(&leases),
             Signal::Replied { id, result } => {
                 self.note(id, result.as_ref().err());
                 self.apply(id, Event::Replied(result));

@@ -205,6 +205,11 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         self.entries.get(&id).map(|entry| entry.deadline)
     }
 
+    /// Returns the delivery that owns a lease. `None`: the delivery was removed, or its lease has ended.
+    pub fn owner(&self, lease: &LeaseHandle) -> Option<I> {
+        self.entries.iter().find(|(_, entry)| entry.lease == *lease).map(|(id, _)| *id)
+    }
+
     /// Returns `true` if the lease of a delivery is still valid at `now`.
     pub fn hold(&self, id: I, now: Instant) -> bool {
         self.deadline(id).is_some_and(|end| end > now)
@@ -317,6 +322,18 @@ mod tests {
         leases.enter(1, lease("1"), start);
         assert!(leases.expire(start + Duration::from_millis(899)).is_empty());
         assert_eq!(leases.expire(start + Duration::from_millis(900)), [1], "it takes 60 ms to stop a guest");
+    }
+
+    #[test]
+    fn a_lease_is_found_until_it_ends() {
+        let (start, mut leases) = (Instant::now(), Leases::new(LEASE, LEASE));
+        leases.enter(1, lease("a"), start);
+        leases.enter(2, lease("b"), start);
+        assert_eq!([leases.owner(&lease("b")), leases.owner(&lease("c"))], [Some(2), None]);
+        leases.remove(2);
+        assert_eq!([leases.owner(&lease("a")), leases.owner(&lease("b"))], [Some(1), None]);
+        leases.expire(start + LEASE);
+        assert_eq!(leases.owner(&lease("a")), None);
     }
 
     #[test]

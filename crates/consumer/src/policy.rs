@@ -6,7 +6,7 @@ use hostler_config::{OnProcessingTimeout, Retry};
 use hostler_handler::Outcome;
 use hostler_types::Backoff;
 
-/// Maximum delay of a release (SQS limit: visibility timeout of 12 hours).
+/// Maximum delay that a handler can ask for. A queue may allow less: see [`Limits`](hostler_queue::Limits).
 const MAX_RELEASE: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Delays before a message is redelivered after a host limit ended its attempt.

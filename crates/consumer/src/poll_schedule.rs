@@ -24,6 +24,10 @@ const CERTAIN: Duration = Duration::from_secs(3);
 /// Period after the start in which refused receive calls can end the consumer. Later refusals are retried.
 const START: Duration = Duration::from_secs(30);
 
+/// Minimum time without a receive for which the queue is told to rest. For a shorter time, messages that the service sent
+/// ahead would go back and come again for nothing.
+const LONG: Duration = Duration::from_secs(10);
+
 /// Next step of the event loop.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -33,6 +37,10 @@ pub(super) enum Next {
     At(Instant),
     /// Query the schedule again after an event.
     Event,
+    /// Let the queue rest, and query the schedule again at this time, or after the next event if an event comes first.
+    /// Returned once, when the rate limit begins to prevent receives for a long time. The loop itself lets the queue rest
+    /// on a pause, an open breaker and a drain, because these also stop receives in progress.
+    Rest(Instant),
 }
 
 /// Counts of a consumer's deliveries, by state.
@@ -101,6 +109,8 @@ pub(super) struct PollSchedule {
     last_poll_at: Option<Instant>,
     hold: Hold,
     could_poll_since: Option<Instant>,
+    /// Set from the step [`Next::Rest`] until the next receive.
+    rests: bool,
 }
 
 impl PollSchedule {
@@ -129,6 +139,7 @@ impl PollSchedule {
             last_poll_at: None,
             hold: Hold::Free,
             could_poll_since: None,
+            rests: false,
         }
     }
 
@@ -141,6 +152,7 @@ impl PollSchedule {
                 bucket.take(max);
             }
             self.promised += max;
+            self.rests = false;
             // The first receive call does not wait for messages, to find out at once whether the queue refuses it.
             let wait = if self.last_poll_at.is_some() { self.wait } else { Duration::ZERO };
             return Next::Receive(Receive { max, wait, lease: self.lease });
@@ -154,7 +166,14 @@ impl PollSchedule {
             .into_iter()
             .flatten()
             .filter(|at| *at > now);
-        ahead.min().map_or(Next::Event, Next::At)
+        let next = ahead.min();
+        match next {
+            Some(at) if tokens == 0 && self.under_way == 0 && at >= now + LONG && !self.rests => {
+                self.rests = true;
+                Next::Rest(at)
+            }
+            next => next.map_or(Next::Event, Next::At),
+        }
     }
 
     /// Returns the number of messages that the consumer can accept. A slot is free once its guest has ended. A separate
@@ -450,6 +469,19 @@ mod tests {
         bench.received(3, 5, 0);
         assert_eq!(bench.after(SECOND / 2), Next::At(bench.now + SECOND / 4 + Duration::from_millis(1)));
         assert!(matches!(bench.after(SECOND / 2), Next::Receive(Receive { max: 2, .. })));
+    }
+
+    #[test]
+    fn a_long_wait_for_a_token_is_a_rest_and_a_short_one_is_not() {
+        let mut bench = Bench::new(Spec { rate_limit: Some(Rate { permits: 1, per: 20 * SECOND }), ..spec() }, LIMITS);
+        let first = bench.now + 20 * SECOND + Duration::from_millis(1);
+        assert_eq!((bench.after(Duration::ZERO), bench.after(Duration::ZERO)), (Next::Rest(first), Next::At(first)));
+        assert!(matches!(bench.after(21 * SECOND), Next::Receive(Receive { max: 1, .. })));
+        assert!(matches!(bench.after(Duration::ZERO), Next::At(_)), "not while a receive is under way");
+        bench.received(1, 1, 0);
+        assert!(matches!(bench.after(Duration::ZERO), Next::Rest(_)), "again after a receive");
+        let mut quick = Bench::new(Spec { rate_limit: Some(Rate { permits: 1, per: 9 * SECOND }), ..spec() }, LIMITS);
+        assert!(matches!(quick.after(Duration::ZERO), Next::At(_)));
     }
 
     #[test]

@@ -13,6 +13,14 @@ pub struct Rate {
     pub per: Duration,
 }
 
+impl Rate {
+    /// Returns the number of messages in `time`, rounded up.
+    pub fn in_time(&self, time: Duration) -> usize {
+        let nanos = u128::from(self.permits) * time.as_nanos();
+        usize::try_from(nanos.div_ceil(self.per.as_nanos().max(1))).unwrap_or(usize::MAX)
+    }
+}
+
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = match self.per.as_secs() {
@@ -85,6 +93,15 @@ impl Bucket {
 mod tests {
     use super::*;
     use tokio::time::Instant;
+
+    #[test]
+    fn messages_in_a_time_are_rounded_up() {
+        let in_five_seconds = |permits, per| {
+            let rate = Rate { permits, per: Duration::from_secs(per) };
+            rate.in_time(Duration::from_secs(5))
+        };
+        assert_eq!([in_five_seconds(100, 1), in_five_seconds(13, 60), in_five_seconds(1, 3600)], [500, 2, 1]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn holds_the_rate_over_time() {

@@ -13,7 +13,7 @@ use super::super::policy::Disposition;
 use super::EventLoop;
 use hostler_config::OnProcessingTimeout;
 use hostler_handler::{Bounds, Call, HOOK_TIMEOUT, Output};
-use hostler_queue::{Delivery, Settlement};
+use hostler_queue::{Delivery, LeaseHandle, Settlement};
 
 /// Pending step in the event loop's handling of an event.
 pub(super) enum Command {
@@ -178,6 +178,7 @@ impl EventLoop {
             }
             Disposition::None => return self.finish(id),
         };
+        let settlement = settlement.within(self.limits.max_release);
         self.batcher.push(id, settlement, self.now, self.leases.deadline(id));
         // Push the followers' commands after the settlement of their head, so that the head becomes visible before
         // them.
@@ -192,6 +193,14 @@ impl EventLoop {
         self.summary.abandoned += 1;
         self.apply(id, Event::CopyGivenUp);
         self.batcher.push(id, Settlement::Release(receipt, Duration::ZERO), self.now, self.leases.deadline(id));
+    }
+
+    /// Handles leases that the service has taken away. Other receivers can have the messages, so the handlers stop.
+    pub(super) fn taken_back(&mut self, leases: &[LeaseHandle]) {
+        for id in leases.iter().filter_map(|lease| self.leases.owner(lease)).collect::<Vec<_>>() {
+            self.leases.remove(id);
+            self.lose(id);
+        }
     }
 
     /// Handles the loss of a lease. If a settlement was already sent, keeps waiting for its result, because the

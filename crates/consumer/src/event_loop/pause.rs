@@ -35,6 +35,7 @@ impl EventLoop {
     /// earlier message of its FIFO group is being settled. Otherwise, the later message could overtake the earlier one.
     pub(super) fn shut(&mut self) {
         self.effects.stop_polling.cancel();
+        self.effects.rest();
         let goes_back = |in_hand: &InHand| in_hand.machine.is_waiting() && !self.follows_one_that_settles(in_hand);
         let waiting = self.in_hand.iter().rev().filter(|(_, in_hand)| goes_back(in_hand));
         let drains: Vec<_> = waiting.map(|(id, _)| Command::Feed(*id, Event::Drain)).collect();

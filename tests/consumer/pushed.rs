@@ -1,0 +1,48 @@
+//! A service that pushes messages: it is told when nothing will be received for a while, and may take leases away.
+
+use std::sync::atomic::Ordering;
+
+use hostler_consumer::Spec;
+use hostler_types::Rate;
+use tokio::time::{Instant, sleep};
+
+use super::{SECOND, Stage, spec};
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_the_service_takes_away_stops_its_handler_at_once() {
+    let stage = Stage::start(spec(), ["hang", "work 20"]).await;
+    stage.until_started(2).await;
+    let id = stage.broker.id_of(b"hang");
+    let taken_at = Instant::now();
+    stage.broker.take_back(&id);
+    stage.until_started(3).await;
+    assert!(taken_at.elapsed() < SECOND, "{:?}", taken_at.elapsed());
+    assert_eq!(stage.runs()[2].body, "hang");
+    assert_eq!(stage.script.most_at_once.load(Ordering::SeqCst), 2, "the first run ended before the second began");
+    stage.until_settled(1).await;
+    assert_eq!(stage.broker.settled().len(), 1, "the other message is not affected");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_rests_during_a_pause_and_a_drain() {
+    let stage = Stage::start(spec(), ["ack"]).await;
+    stage.until_settled(1).await;
+    assert_eq!(stage.broker.calls().rest, 0);
+    stage.pause.send_replace(true);
+    sleep(SECOND).await;
+    assert_eq!(stage.broker.calls().rest, 1);
+    stage.pause.send_replace(false);
+    sleep(SECOND).await;
+    assert_eq!(stage.broker.calls().rest, 1);
+    let broker = stage.broker.clone();
+    stage.drained().await;
+    assert_eq!(broker.calls().rest, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_rests_between_the_messages_of_a_low_rate() {
+    let rate_limit = Some(Rate { permits: 2, per: 60 * SECOND });
+    let stage = Stage::start(Spec { rate_limit, ..spec() }, ["ack", "ack", "ack"]).await;
+    stage.until_settled(3).await;
+    assert!((3..=4).contains(&stage.broker.calls().rest), "{:?}", stage.broker.calls());
+}
