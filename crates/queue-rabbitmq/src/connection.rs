@@ -1,0 +1,235 @@
+//! A connection to the server that is made when first needed, and made again after a loss.
+//!
+//! The client library could recover connections itself, but its recovery would carry delivery numbers across connections.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_core::Stream;
+use hostler_queue::{Link, QueueError};
+use hostler_types::Backoff;
+use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
+use lapin::uri::AMQPUri;
+use lapin::{Channel, Connection, ConnectionProperties, DefaultConnectionBuilder, Event};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Options;
+use super::fault::queue_error;
+
+/// Delays before the connection is tried again.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
+
+/// Maximum time to connect.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The way to the server.
+pub(super) struct Endpoint {
+    uri: AMQPUri,
+    tls: OwnedTLSConfig,
+}
+
+impl Endpoint {
+    /// Reads the options.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`] if the URL is not valid. The text does not contain the URL, which may contain a password.
+    pub(super) fn new(options: &Options) -> Result<Self, QueueError> {
+        // The client's error may quote the URL.
+        let mut uri: AMQPUri = options.url.parse().map_err(|_: String| {
+            QueueError::Refused("queue.rabbitmq.url is not a URL such as amqp://user:password@host/vhost".to_owned())
+        })?;
+        if let Some(address) = ipv6(&options.url) {
+            address.clone_into(&mut uri.authority.host);
+        }
+        let seconds = u16::try_from(options.heartbeat.as_secs()).unwrap_or(u16::MAX);
+        uri.query.heartbeat.get_or_insert(seconds);
+        let identity = options.client_identity.clone().map(|(pem, key)| OwnedIdentity::PKCS8 { pem, key });
+        Ok(Self { uri, tls: OwnedTLSConfig { identity, cert_chain: options.ca.clone() } })
+    }
+
+    /// Returns the address of the server, without the user and the password.
+    pub(super) fn address(&self) -> String {
+        let AMQPUri { authority, vhost, .. } = &self.uri;
+        format!("{}:{}/{}", authority.host, authority.port, vhost.trim_start_matches('/'))
+    }
+
+    async fn connect(&self, role: &str) -> Result<Connection, QueueError> {
+        let what = || format!("cannot connect to RabbitMQ at {}", self.address());
+        let properties = ConnectionProperties::default().with_connection_name(format!("hostler {role}").into());
+        let connecting = async {
+            let builder = DefaultConnectionBuilder::new()?.with_uri(self.uri.clone()).with_properties(properties);
+            builder.with_tls_config(self.tls.clone()).connect().await
+        };
+        match timeout(PATIENCE, connecting).await {
+            Ok(connected) => connected.map_err(|error| queue_error(&what(), &error)),
+            Err(_) => Err(QueueError::Unavailable(format!("{}: no answer within {PATIENCE:?}", what()))),
+        }
+    }
+}
+
+/// Returns the host of a URL if it is an IPv6 address, for which the client would connect to `localhost`.
+fn ipv6(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?']).next()?;
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    Some(host.strip_prefix('[')?.split_once(']')?.0)
+}
+
+/// State of a connection.
+#[derive(Clone)]
+enum State {
+    /// Not tried yet.
+    New,
+    Up(Arc<Connection>),
+    Down(QueueError),
+}
+
+/// A connection for one purpose.
+pub(super) struct Line {
+    endpoint: Arc<Endpoint>,
+    /// Purpose of the connection, for the server's list of connections.
+    role: &'static str,
+    state: watch::Sender<State>,
+    link: watch::Sender<Link>,
+    keeper: Mutex<JoinSet<()>>,
+}
+
+impl Line {
+    pub(super) fn new(endpoint: Arc<Endpoint>, role: &'static str) -> Arc<Self> {
+        let (state, link) = (watch::Sender::new(State::New), watch::Sender::new(Link::Up));
+        Arc::new(Self { endpoint, role, state, link, keeper: Mutex::default() })
+    }
+
+    /// Returns the state of the connection, and its changes.
+    pub(super) fn link(&self) -> watch::Receiver<Link> {
+        self.link.subscribe()
+    }
+
+    /// Returns the connection. Connects first, if needed. Waits at most until `deadline` for a lost connection to come back.
+    ///
+    /// # Errors
+    /// The reason why there is no connection.
+    pub(super) async fn get(&self, deadline: Instant) -> Result<Arc<Connection>, QueueError> {
+        // The first attempt takes as long as it takes, and its failure is not waited out.
+        let is_first = matches!(*self.state.borrow(), State::New);
+        self.start();
+        let mut watched = self.state.subscribe();
+        let is_usable = |state: &State| match state {
+            State::New => false,
+            State::Up(connection) => connection.status().connected(),
+            State::Down(error) => is_first || matches!(error, QueueError::Refused(_)),
+        };
+        let waiting = async { watched.wait_for(is_usable).await.map(|state| state.clone()) };
+        let deadline = if is_first { deadline.max(Instant::now() + PATIENCE) } else { deadline };
+        let state = match tokio::time::timeout_at(deadline, waiting).await {
+            Ok(Ok(state)) => state,
+            _ => self.state.borrow().clone(),
+        };
+        match state {
+            State::Up(connection) if connection.status().connected() => Ok(connection),
+            State::Down(error) => Err(error),
+            State::New | State::Up(_) => Err(QueueError::Unavailable("the connection to RabbitMQ is lost".to_owned())),
+        }
+    }
+
+    /// Opens a channel.
+    ///
+    /// # Errors
+    /// The reason why there is no connection or no channel.
+    pub(super) async fn channel(&self, deadline: Instant) -> Result<Channel, QueueError> {
+        let connection = self.get(deadline).await?;
+        connection.create_channel().await.map_err(|error| queue_error("cannot open a channel", &error))
+    }
+
+    /// Starts the task that keeps the connection, unless it runs.
+    fn start(&self) {
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if keeper.is_empty() {
+            let (endpoint, role) = (Arc::clone(&self.endpoint), self.role);
+            let (state, link) = (self.state.clone(), self.link.clone());
+            keeper.spawn(async move { keep(&endpoint, role, &state, &link).await });
+        }
+    }
+}
+
+/// Connects, waits until the connection is lost, and connects again, forever.
+async fn keep(endpoint: &Endpoint, role: &str, state: &watch::Sender<State>, link: &watch::Sender<Link>) {
+    let mut failures = 0_u32;
+    loop {
+        failures = match endpoint.connect(role).await {
+            Ok(connection) => {
+                if failures > 0 {
+                    tracing::info!(role, server = endpoint.address(), "connected to RabbitMQ again");
+                }
+                let connection = Arc::new(connection);
+                state.send_replace(State::Up(Arc::clone(&connection)));
+                link.send_replace(Link::Up);
+                let why = end(&connection, link).await;
+                tracing::warn!(role, server = endpoint.address(), error = why, "lost the connection to RabbitMQ");
+                let lost = format!("the connection to RabbitMQ at {} is lost: {why}", endpoint.address());
+                down(state, link, QueueError::Unavailable(lost));
+                1
+            }
+            Err(error) => {
+                down(state, link, error);
+                failures.saturating_add(1)
+            }
+        };
+        sleep(RETRY.rest(failures.saturating_sub(1), fastrand::f64())).await;
+    }
+}
+
+fn down(state: &watch::Sender<State>, link: &watch::Sender<Link>, error: QueueError) {
+    link.send_modify(|link| {
+        let since = if let Link::Down { since, .. } = link { *since } else { Instant::now() };
+        *link = Link::Down { since, why: error.to_string() };
+    });
+    state.send_replace(State::Down(error));
+}
+
+/// Waits until the connection is lost, and returns the reason. Reports meanwhile whether the server blocks it.
+async fn end(connection: &Connection, link: &watch::Sender<Link>) -> String {
+    let mut events = pin!(connection.events_listener());
+    while connection.status().connected() {
+        // The interval is for an end that came before the listener.
+        let event = timeout(Duration::from_secs(1), std::future::poll_fn(|cx| events.as_mut().poll_next(cx))).await;
+        match event {
+            Ok(Some(Event::ConnectionBlocked(why))) => {
+                tracing::warn!(why, "RabbitMQ accepts no messages for now");
+                link.send_replace(Link::Blocked(why));
+            }
+            Ok(Some(Event::ConnectionUnblocked)) => {
+                tracing::info!("RabbitMQ accepts messages again");
+                link.send_replace(Link::Up);
+            }
+            Ok(Some(Event::Error(error))) if !connection.status().connected() => return error.to_string(),
+            Ok(None) => return "the client ended".to_owned(),
+            Ok(Some(_)) | Err(_) => {}
+        }
+    }
+    "it was closed".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(url: &str) -> Result<Endpoint, QueueError> {
+        Endpoint::new(&Options { url: url.to_owned(), ..Options::default() })
+    }
+
+    #[test]
+    fn an_address_is_shown_without_its_password() {
+        let shown = |url| endpoint(url).map(|endpoint| endpoint.address()).unwrap_or_default();
+        assert_eq!(shown("amqp://user:secret@rabbit.example.com/work"), "rabbit.example.com:5672/work");
+        assert_eq!(shown("amqps://10.0.0.1"), "10.0.0.1:5671/");
+        assert_eq!(shown("amqp://user:p%5B@[2001:db8::1]:4711/%2f"), "2001:db8::1:4711/");
+        for wrong in ["amqp:secret", "amqp://user:secret@host:port", "secret"] {
+            let Err(QueueError::Refused(text)) = endpoint(wrong) else { panic!("{wrong}") };
+            assert!(!text.contains("secret"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Messages in AMQP's form, and copies of them: to the delay ladder, back to a queue, and to a dead-letter queue. No I/O.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use hostler_queue::{ATTEMPTS_ATTRIBUTE, DEFAULT_GROUP, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, dead_letter_attributes};
+use hostler_types::message::{AttributeValue, MAX_ATTRIBUTES, Message, Outgoing, TraceContext};
+use lapin::BasicProperties;
+use lapin::message::Delivery;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+
+use super::headers;
+
+/// Header with the FIFO group.
+const GROUP: &str = "hostler-group";
+/// Header with the routing key, if AMQP's routing key is the name of a queue.
+const KEY: &str = "hostler-routing-key";
+/// Header with the time of sending, in milliseconds since 1970. AMQP's own timestamp has seconds.
+const SENT_AT: &str = "hostler-sent-at";
+/// Header with the number of attempts that ended before this copy was made.
+const CARRIED: &str = "hostler-carried-attempts";
+/// Header with the time before which the message is not delivered, in milliseconds since 1970.
+const NOT_BEFORE: &str = "hostler-not-before";
+
+/// Header in which a quorum queue counts the deliveries that came to nothing.
+const DELIVERY_COUNT: &str = "x-delivery-count";
+
+/// Number of persistent messages in AMQP (delivery mode).
+const PERSISTENT: u8 = 2;
+
+/// Longest routing key (AMQP: short string).
+pub(super) const MAX_KEY: usize = 255;
+
+/// A message to publish.
+#[derive(Debug, Clone)]
+pub(super) struct Parcel {
+    /// Exchange. Empty: the exchange that delivers to the queue with the name `key`.
+    pub(super) exchange: String,
+    /// Routing key.
+    pub(super) key: String,
+    pub(super) properties: BasicProperties,
+    pub(super) body: Bytes,
+}
+
+/// A delivered message, with all that a copy needs.
+#[derive(Debug)]
+pub(super) struct Mail {
+    /// AMQP's number of the delivery within its channel.
+    pub(super) tag: u64,
+    pub(super) message: Arc<Message>,
+    /// Exchange that the message came through. Empty: it was sent to the queue.
+    pub(super) exchange: String,
+    /// Number of attempts that ended before this copy of the message was made.
+    pub(super) carried: u32,
+    /// Number of deliveries of this copy that came to nothing, as the server counts them.
+    pub(super) deliveries: u32,
+    /// Set if the server delivers the message again.
+    pub(super) redelivered: bool,
+    /// Time before which the message is not handed out.
+    pub(super) not_before: Option<SystemTime>,
+    properties: BasicProperties,
+}
+
+/// Returns the properties of a message that is sent now. `id`: the message's id. `key`: set if AMQP's routing key is not the
+/// message's. `not_before`: set if the message waits in its queues.
+pub(super) fn outgoing(
+    message: &Outgoing,
+    id: &str,
+    key: Option<&str>,
+    not_before: Option<SystemTime>,
+    now: SystemTime,
+) -> BasicProperties {
+    let (properties, mut headers) = headers::properties(&message.attributes);
+    let mut set = |name: &str, value: AMQPValue| {
+        headers.insert(name.into(), value);
+    };
+    set(SENT_AT, millis(now));
+    if let Some(group) = &message.group {
+        set(GROUP, text(group));
+    }
+    if let Some(key) = key {
+        set(KEY, text(key));
+    }
+    if let Some(at) = not_before {
+        set(NOT_BEFORE, millis(at));
+    }
+    let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let properties = properties.with_message_id(short(id)).with_timestamp(seconds);
+    properties.with_delivery_mode(PERSISTENT).with_headers(headers)
+}
+
+impl Mail {
+    /// Reads a delivery. `came_by_ladder` tells the exchanges of the delay ladder from others. `ordered`: messages without a
+    /// group belong to a common group.
+    pub(super) fn read(
+        delivery: Delivery,
+        came_by_ladder: impl Fn(&str) -> bool,
+        ordered: bool,
+        now: SystemTime,
+    ) -> Self {
+        let Delivery { delivery_tag, exchange, routing_key, redelivered, properties, data, .. } = delivery;
+        let header = |name: &str| properties.headers().as_ref().and_then(|table| table.inner().get(name));
+        let word = |name: &str| header(name).and_then(as_text);
+        let number = |name: &str| header(name).and_then(as_integer).and_then(|number| u64::try_from(number).ok());
+        let time = |millis: u64| UNIX_EPOCH + Duration::from_millis(millis);
+        let sent_by_key = !exchange.as_str().is_empty() && !came_by_ladder(exchange.as_str());
+        let own_key = Some(routing_key.as_str()).filter(|key| sent_by_key && !key.is_empty()).map(str::to_owned);
+        let attributes = headers::attributes(&properties, is_ours);
+        let stamped = properties.timestamp().map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds));
+        let message = Message {
+            id: properties
+                .message_id()
+                .as_ref()
+                .map_or_else(|| derived_id(&properties, &data), |id| id.as_str().to_owned()),
+            trace: TraceContext::of(&attributes).map(Arc::new),
+            attributes,
+            enqueued_at: number(SENT_AT).map(time).or(stamped).unwrap_or(now),
+            group: word(GROUP).or(ordered.then(|| DEFAULT_GROUP.to_owned())),
+            routing_key: word(KEY).or(own_key),
+            claim: None,
+            body: data.into(),
+        };
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            tag: delivery_tag,
+            message: Arc::new(message),
+            exchange: if sent_by_key { exchange.as_str().to_owned() } else { String::new() },
+            carried: number(CARRIED).map_or(0, small),
+            deliveries: number(DELIVERY_COUNT).map_or(u32::from(redelivered), small),
+            redelivered,
+            not_before: number(NOT_BEFORE).map(time),
+            properties,
+        }
+    }
+
+    /// Returns a copy for a queue, directly or down the delay ladder. `carried`: number of attempts up to now.
+    pub(super) fn again(&self, exchange: String, key: String, carried: u32) -> Parcel {
+        let mut headers = self.headers();
+        headers.insert(CARRIED.into(), AMQPValue::LongLongInt(carried.into()));
+        self.copy(exchange, key, headers)
+    }
+
+    /// Returns the copy for the dead-letter queue `queue`. The attempts of the copy are counted anew.
+    pub(super) fn dead_letter(&self, queue: String, reason: &str, source: &str, attempts: u32) -> Parcel {
+        let attributes = &self.message.attributes;
+        // Messages of others may have more attributes than hostler sends.
+        let most = if attributes.len() > MAX_ATTRIBUTES { usize::MAX } else { MAX_ATTRIBUTES };
+        let told = dead_letter_attributes(attributes, reason, source, Some(attempts), most);
+        let story = [REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, ATTEMPTS_ATTRIBUTE];
+        let kept = self.headers();
+        let kept = kept.inner().iter().filter(|(name, _)| !story.contains(&name.as_str()));
+        let mut headers = FieldTable::default();
+        for (name, value) in kept.filter(|(name, _)| ![CARRIED, NOT_BEFORE].contains(&name.as_str())) {
+            headers.insert(name.clone(), value.clone());
+        }
+        for name in story {
+            if let Some(value) = told.get(name).and_then(AttributeValue::as_text) {
+                headers.insert(name.into(), text(value));
+            }
+        }
+        self.copy(String::new(), queue, headers)
+    }
+
+    /// Returns the headers that a copy keeps, with those that AMQP's own fields contained.
+    fn headers(&self) -> FieldTable {
+        let mut headers = FieldTable::default();
+        for (name, value) in self.properties.headers().iter().flat_map(|table| table.inner()) {
+            // RabbitMQ drops a message whose deaths show that it was in the same queue before.
+            if !is_of_the_server(name.as_str()) && name.as_str() != NOT_BEFORE {
+                headers.insert(name.clone(), value.clone());
+            }
+        }
+        let message = &self.message;
+        if let Some(key) = &message.routing_key {
+            headers.insert(KEY.into(), text(key));
+        }
+        headers.insert(SENT_AT.into(), millis(message.enqueued_at));
+        headers
+    }
+
+    /// Returns a copy with the properties of the original, except those that the server would act on.
+    fn copy(&self, exchange: String, key: String, headers: FieldTable) -> Parcel {
+        let old = &self.properties;
+        let mut new = BasicProperties::default()
+            .with_message_id(short(&self.message.id))
+            .with_delivery_mode(PERSISTENT)
+            .with_headers(headers);
+        let texts: [(_, fn(BasicProperties, ShortString) -> BasicProperties); 7] = [
+            (old.content_type(), BasicProperties::with_content_type),
+            (old.content_encoding(), BasicProperties::with_content_encoding),
+            (old.correlation_id(), BasicProperties::with_correlation_id),
+            (old.reply_to(), BasicProperties::with_reply_to),
+            (old.kind(), BasicProperties::with_type),
+            (old.app_id(), BasicProperties::with_app_id),
+            (old.cluster_id(), BasicProperties::with_cluster_id),
+        ];
+        for (value, set) in texts {
+            if let Some(value) = value {
+                new = set(new, value.clone());
+            }
+        }
+        if let Some(priority) = *old.priority() {
+            new = new.with_priority(priority);
+        }
+        if let Some(timestamp) = *old.timestamp() {
+            new = new.with_timestamp(timestamp);
+        }
+        Parcel { exchange, key, properties: new, body: self.message.body.clone() }
+    }
+}
+
+/// Returns `true` if the header belongs to the driver or the server, and is not an attribute.
+fn is_ours(name: &str) -> bool {
+    [GROUP, KEY, SENT_AT, CARRIED, NOT_BEFORE].contains(&name) || is_of_the_server(name)
+}
+
+/// Returns `true` if the server sets the header: counts, and the history of dead-lettering.
+fn is_of_the_server(name: &str) -> bool {
+    let is_death =
+        |rest: &str| rest.starts_with("death") || rest.starts_with("first-death") || rest.starts_with("last-death");
+    [DELIVERY_COUNT, "x-acquired-count"].contains(&name) || name.strip_prefix("x-").is_some_and(is_death)
+}
+
+/// Returns an id for a message without one: the same for all deliveries of the message.
+fn derived_id(properties: &BasicProperties, body: &[u8]) -> String {
+    // FNV-1a, 64 bits. The hashers of the standard library differ between releases.
+    let hash = |seed: u64, bytes: &[u8]| {
+        bytes.iter().fold(seed, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    };
+    let stamp = properties.timestamp().unwrap_or_default().to_be_bytes();
+    let correlation = properties.correlation_id().as_ref().map_or("", |id| id.as_str());
+    let hash = [&stamp[..], correlation.as_bytes(), body].into_iter().fold(0xcbf2_9ce4_8422_2325, hash);
+    format!("amqp-{hash:016x}")
+}
+
+/// Returns AMQP's form of a short text. A longer text is cut; only ids of others can be longer.
+fn short(text: &str) -> ShortString {
+    ShortString::from(&text[..text.floor_char_boundary(MAX_KEY)])
+}
+
+fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(value.into())
+}
+
+fn millis(at: SystemTime) -> AMQPValue {
+    let millis = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    AMQPValue::LongLongInt(i64::try_from(millis).unwrap_or(i64::MAX))
+}
+
+fn as_text(value: &AMQPValue) -> Option<String> {
+    match value {
+        AMQPValue::LongString(bytes) => std::str::from_utf8(bytes.as_bytes()).ok().map(str::to_owned),
+        AMQPValue::ShortString(text) => Some(text.as_str().to_owned()),
+        _ => None,
+    }
+}
+
+fn as_integer(value: &AMQPValue) -> Option<i64> {
+    match *value {
+        AMQPValue::ShortShortInt(value) => Some(value.into()),
+        AMQPValue::ShortShortUInt(value) => Some(value.into()),
+        AMQPValue::ShortInt(value) => Some(value.into()),
+        AMQPValue::ShortUInt(value) => Some(value.into()),
+        AMQPValue::LongInt(value) => Some(value.into()),
+        AMQPValue::LongUInt(value) => Some(value.into()),
+        AMQPValue::LongLongInt(value) => Some(value),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

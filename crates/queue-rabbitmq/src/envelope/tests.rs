@@ -1,0 +1,126 @@
+use hostler_types::message::Attributes;
+
+use super::*;
+
+fn at(millis: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(millis)
+}
+
+fn delivered(exchange: &str, key: &str, properties: BasicProperties, body: &[u8]) -> Mail {
+    let mut delivery = Delivery::mock(1, exchange.into(), key.into(), false, body.to_vec());
+    delivery.properties = properties;
+    Mail::read(delivery, |exchange| exchange.starts_with("ladder"), false, at(9))
+}
+
+fn redelivered(parcel: Parcel) -> Mail {
+    delivered(&parcel.exchange, &parcel.key, parcel.properties, &parcel.body)
+}
+
+fn sent() -> Outgoing {
+    Outgoing {
+        body: b"body".to_vec(),
+        attributes: [
+            ("content-type".to_owned(), AttributeValue::Text("text/plain".into())),
+            ("bytes".to_owned(), AttributeValue::Binary(vec![0, 255])),
+        ]
+        .into(),
+        routing_key: Some("EU.order".into()),
+        group: Some("g".into()),
+        ..Outgoing::default()
+    }
+}
+
+#[test]
+fn a_message_arrives_as_it_was_sent_however_it_came() {
+    let message = sent();
+    let direct = outgoing(&message, "id", Some("EU.order"), None, at(1234));
+    let fanned = outgoing(&message, "id", None, Some(at(5000)), at(1234));
+    for (mail, exchange, not_before) in [
+        (delivered("", "jobs", direct.clone(), b"body"), "", None),
+        (delivered("ladder.due", "0.1.jobs", direct, b"body"), "", None),
+        (delivered("shop", "EU.order", fanned, b"body"), "shop", Some(at(5000))),
+    ] {
+        let Message { id, body, attributes, enqueued_at, group, routing_key, .. } = &*mail.message;
+        assert_eq!((&**id, &**body, *enqueued_at), ("id", &b"body"[..], at(1234)));
+        assert_eq!((attributes, group.as_deref(), routing_key), (&message.attributes, Some("g"), &message.routing_key));
+        assert_eq!((&*mail.exchange, mail.not_before, mail.carried, mail.deliveries), (exchange, not_before, 0, 0));
+    }
+}
+
+#[test]
+fn a_copy_carries_the_attempts_and_the_message_as_it_was() {
+    let mail = delivered("shop", "EU.order", outgoing(&sent(), "id", None, Some(at(5000)), at(1234)), b"body");
+    let again = redelivered(mail.again("ladder.03".into(), "1.jobs".into(), 4));
+    assert_eq!((&again.message, again.carried, again.not_before), (&mail.message, 4, None));
+    let third = redelivered(again.again(String::new(), "jobs".into(), 5));
+    assert_eq!((&third.message, third.carried), (&mail.message, 5));
+}
+
+#[test]
+fn a_dead_letter_has_its_story_and_is_counted_anew() {
+    let mail = delivered("", "jobs", outgoing(&sent(), "id", Some("EU.order"), None, at(1234)), b"body");
+    let again = redelivered(mail.again(String::new(), "jobs".into(), 4));
+    let parcel = again.dead_letter("jobs-dlq".into(), "why", "jobs", 5);
+    assert_eq!((&*parcel.exchange, &*parcel.key), ("", "jobs-dlq"));
+    let dead = redelivered(parcel);
+    let told = |name: &str| dead.message.attributes.get(name).and_then(AttributeValue::as_text);
+    assert_eq!(
+        [told(REASON_ATTRIBUTE), told(SOURCE_ATTRIBUTE), told(ATTEMPTS_ATTRIBUTE)],
+        [Some("why"), Some("jobs"), Some("5")]
+    );
+    assert_eq!(
+        (dead.carried, &dead.message.routing_key, dead.message.enqueued_at),
+        (0, &mail.message.routing_key, at(1234))
+    );
+    let twice = redelivered(dead.dead_letter("q".into(), "again", "jobs-dlq", 1));
+    assert_eq!(twice.message.attributes[REASON_ATTRIBUTE].as_text(), Some("again"));
+    assert_eq!(twice.message.attributes.len(), dead.message.attributes.len());
+}
+
+#[test]
+fn the_server_acts_on_nothing_in_a_copy() {
+    let mut headers = FieldTable::default();
+    for name in ["x-death", "x-first-death-queue", "x-last-death-reason", "x-delivery-count", "kept"] {
+        headers.insert(name.into(), AMQPValue::LongLongInt(3));
+    }
+    let foreign = BasicProperties::default()
+        .with_headers(headers)
+        .with_expiration("1000".into())
+        .with_user_id("guest".into())
+        .with_reply_to("answers".into())
+        .with_priority(7);
+    let mail = delivered("", "jobs", foreign, b"x");
+    assert_eq!(
+        (mail.deliveries, mail.message.attributes.keys().map(String::as_str).collect::<Vec<_>>()),
+        (3, vec!["kept", "reply-to"])
+    );
+    let copy = mail.again(String::new(), "jobs".into(), 1).properties;
+    assert_eq!((copy.expiration(), copy.user_id(), *copy.priority()), (&None, &None, Some(7)));
+    assert_eq!(copy.reply_to().as_ref().map(|name| name.as_str()), Some("answers"));
+    let kept: Vec<_> = copy.headers().as_ref().unwrap().inner().keys().map(|name| name.as_str().to_owned()).collect();
+    assert_eq!(kept, ["hostler-carried-attempts", "hostler-sent-at", "kept"]);
+}
+
+#[test]
+fn a_message_of_others_has_an_id_that_stays() {
+    let id = |body: &[u8]| delivered("", "jobs", BasicProperties::default(), body).message.id.clone();
+    assert_eq!((id(b"a"), id(b"a") == id(b"b")), ("amqp-e604613a248ff1ac".to_owned(), false));
+    let stamped = delivered("", "jobs", BasicProperties::default().with_timestamp(7), b"");
+    assert_eq!(stamped.message.enqueued_at, at(7000));
+    assert_eq!(delivered("", "jobs", BasicProperties::default(), b"").message.enqueued_at, at(9));
+}
+
+#[test]
+fn many_attributes_of_others_leave_room_for_the_story() {
+    let mut headers = FieldTable::default();
+    for n in 0..15 {
+        headers.insert(format!("h{n}").as_str().into(), text("x"));
+    }
+    let mail = delivered("", "jobs", BasicProperties::default().with_headers(headers), b"");
+    let dead = redelivered(mail.dead_letter("q".into(), "why", "jobs", 1));
+    assert_eq!(dead.message.attributes.len(), 18);
+    let full: Attributes = (0..10).map(|n| (format!("a{n}"), AttributeValue::Text(String::new()))).collect();
+    let own = Outgoing { attributes: full, ..Outgoing::default() };
+    let mail = delivered("", "jobs", outgoing(&own, "id", None, None, at(1)), b"");
+    assert_eq!(redelivered(mail.dead_letter("q".into(), "why", "jobs", 1)).message.attributes.len(), 10);
+}

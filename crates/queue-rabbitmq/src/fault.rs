@@ -1,0 +1,58 @@
+//! Errors of the AMQP client, sorted by what the caller does next.
+
+use hostler_queue::{LeaseError, QueueError};
+use lapin::ErrorKind;
+
+/// AMQP reply codes of refusals (AMQP 0-9-1, section 1.2, and RabbitMQ's `access-refused` on login).
+const ACCESS_REFUSED: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const RESOURCE_LOCKED: u16 = 405;
+const PRECONDITION_FAILED: u16 = 406;
+const NOT_ALLOWED: u16 = 530;
+
+/// Returns the queue error for an error of the client. `what`: the operation that failed.
+pub(super) fn queue_error(what: &str, error: &lapin::Error) -> QueueError {
+    match code(error) {
+        Some(ACCESS_REFUSED) => QueueError::Refused(format!(
+            "{what}: {error}: check the user and the password of queue.rabbitmq.url, and the permissions of the user"
+        )),
+        Some(NOT_ALLOWED) => {
+            QueueError::Refused(format!("{what}: {error}: check the virtual host at the end of queue.rabbitmq.url"))
+        }
+        Some(NOT_FOUND | PRECONDITION_FAILED) => QueueError::Refused(format!("{what}: {error}")),
+        _ => QueueError::Unavailable(format!("{what}: {error}")),
+    }
+}
+
+/// Returns `true` if the server has no such queue or exchange.
+pub(super) fn is_missing(error: &lapin::Error) -> bool {
+    code(error) == Some(NOT_FOUND)
+}
+
+/// Returns `true` if the queue is exclusive to another connection.
+pub(super) fn is_locked(error: &lapin::Error) -> bool {
+    code(error) == Some(RESOURCE_LOCKED)
+}
+
+/// Returns the server's text if a declaration differs from what exists.
+pub(super) fn difference(error: &lapin::Error) -> Option<String> {
+    match error.kind() {
+        ErrorKind::ProtocolError(amqp) if amqp.get_id() == PRECONDITION_FAILED => Some(amqp.get_message().to_string()),
+        _ => None,
+    }
+}
+
+/// Returns the error of a settlement whose copy could not be published.
+pub(super) fn lease_error(error: &QueueError) -> LeaseError {
+    match error {
+        QueueError::Unavailable(text) => LeaseError::Retry(text.clone()),
+        QueueError::Refused(text) => LeaseError::Refused(text.clone()),
+    }
+}
+
+fn code(error: &lapin::Error) -> Option<u16> {
+    match error.kind() {
+        ErrorKind::ProtocolError(amqp) => Some(amqp.get_id()),
+        _ => None,
+    }
+}

@@ -1,0 +1,272 @@
+//! RabbitMQ queue driver: quorum queues over AMQP 0-9-1.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `names` | names on the server | none |
+//! | `topology` | queues, arguments and bindings of a channel | none |
+//! | `drift` | what exists in another form | none |
+//! | `ladder` | delays by queues of powers of two seconds | none |
+//! | `headers`, `envelope` | messages and copies in AMQP's form | none |
+//! | `unacked` | the prefetch window: leases, groups, receipts | none |
+//! | `uncounted` | deliveries that are no attempts | none |
+//! | `fault` | errors of the client, by what the caller does next | none |
+//! | `connection` | connections, and their return after a loss | server |
+//! | `publisher` | confirmed publishes | server |
+//! | `declare` | declarations and look-ups | server |
+//! | `send` | messages to queues and exchanges | through `publisher` |
+//! | `queue` | receives; `queue/triage` decides, `queue/feed` takes messages, `queue/settle` settles | server |
+//! | `provision` | plans, findings | through `declare` |
+
+mod connection;
+mod declare;
+mod drift;
+mod envelope;
+mod fault;
+mod headers;
+mod ladder;
+mod names;
+mod provision;
+mod publisher;
+mod queue;
+mod send;
+mod topology;
+mod unacked;
+mod uncounted;
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hostler_queue::{Admin, Broker, ChannelSpec, Depth, Link, Origin, Queue, QueueError, SendError, Sent, no_queue};
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use connection::{Endpoint, Line};
+use declare::Declarer;
+use names::Names;
+use publisher::Publisher;
+use queue::{RabbitQueue, Shared, Source};
+use send::{Targets, missing};
+
+/// Maximum size of a message in bytes, with its attributes: 16 MiB (default limit of RabbitMQ 4).
+pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+
+/// Value of `messaging.system` (OpenTelemetry semantic conventions).
+pub const SYSTEM: &str = "rabbitmq";
+
+/// Factor by which the prefetch of an ordered queue exceeds its consumer's slots. Messages that wait for their group fill the
+/// prefetch, and should leave room for other groups.
+const ORDERED_WINDOW: usize = 8;
+
+/// Prefetch for commands that look at messages. The messages stay in hand until all have been looked at.
+const LOOK_WINDOW: u16 = 10_000;
+
+/// Options of the driver.
+#[derive(Clone)]
+pub struct Options {
+    /// URL of the server, with the user, the password and the virtual host.
+    pub url: String,
+    /// Certificates of authorities to trust, in PEM format, in addition to those of the system.
+    pub ca: Option<String>,
+    /// Certificate and private key of the client, in PEM format.
+    pub client_identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// Beginning of the names of all queues and exchanges.
+    pub prefix: String,
+    /// Beginning of the names of the queues for delays. `None`: the prefix.
+    pub ladder_prefix: Option<String>,
+    /// Set if missing queues and exchanges are created.
+    pub create_missing: bool,
+    /// Interval of heartbeats. A connection without a sign of life for two intervals is lost.
+    pub heartbeat: Duration,
+    /// Channels to list. RabbitMQ does not list queues to a client.
+    pub channels: Vec<Channel>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            url: "amqp://127.0.0.1".to_owned(),
+            ca: None,
+            client_identity: None,
+            prefix: String::new(),
+            ladder_prefix: None,
+            create_missing: false,
+            heartbeat: Duration::from_secs(10),
+            channels: Vec::new(),
+        }
+    }
+}
+
+/// All that the queues of a broker share.
+struct Service {
+    options: Options,
+    names: Names,
+    address: Arc<str>,
+    publishing: Arc<Line>,
+    consuming: Arc<Line>,
+    declarer: Declarer,
+    publisher: Publisher,
+    targets: Targets,
+    /// Opened queues, to count the messages that the server has sent ahead.
+    opened: Mutex<Vec<Weak<Shared>>>,
+}
+
+impl Service {
+    fn origin(&self, channel: &Channel) -> Origin {
+        let name = self.names.full(channel.exchange().unwrap_or(channel.queue()));
+        Origin { system: SYSTEM, address: Some(format!("{}/{name}", self.address).into()) }
+    }
+
+    /// Returns the number of messages of a queue that the server has sent ahead to this process.
+    fn sent_ahead(&self, queue: &str) -> u64 {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|shared| shared.reads(queue))
+            .map(|shared| shared.visible())
+            .sum()
+    }
+}
+
+/// A RabbitMQ server or cluster, with a connection for publishing and one for consuming.
+pub struct RabbitBroker(Arc<Service>);
+
+impl RabbitBroker {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`] if the options are not valid, or the server refuses the user. [`QueueError::Unavailable`] if the
+    /// server cannot be reached.
+    pub async fn connect(options: Options) -> Result<Self, QueueError> {
+        let endpoint = Arc::new(Endpoint::new(&options)?);
+        let (publishing, consuming) =
+            (Line::new(Arc::clone(&endpoint), "publishing"), Line::new(Arc::clone(&endpoint), "consuming"));
+        let names = Names::new(&options.prefix, options.ladder_prefix.as_ref().unwrap_or(&options.prefix));
+        publishing.get(Instant::now()).await?;
+        Ok(Self(Arc::new(Service {
+            address: endpoint.address().into(),
+            declarer: Declarer::new(Arc::clone(&publishing), names.clone()),
+            publisher: Publisher::new(Arc::clone(&publishing)),
+            targets: Targets::default(),
+            opened: Mutex::default(),
+            options,
+            names,
+            publishing,
+            consuming,
+        })))
+    }
+
+    fn opened(&self, source: Source) -> Arc<dyn Queue> {
+        let queue = RabbitQueue::new(Arc::clone(&self.0), source);
+        let mut opened = self.0.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.retain(|shared| shared.strong_count() > 0);
+        opened.push(Arc::downgrade(queue.shared()));
+        Arc::new(queue)
+    }
+
+    async fn depth(&self, channel: &Channel) -> Result<Depth, QueueError> {
+        let service = &self.0;
+        let count = async |name: &str| -> Result<Option<u64>, QueueError> {
+            let ready = service.declarer.ready(name).await?;
+            Ok(ready.map(|ready| u64::from(ready) + service.sent_ahead(name)))
+        };
+        let visible = count(&service.names.full(channel.queue())).await?;
+        let dead_lettered = match channel.of_dead_letters() {
+            Some(_) => None,
+            None => count(&service.names.full(&channel.dead_letter_queue())).await?,
+        };
+        Ok(Depth {
+            visible: visible.unwrap_or_default(),
+            dead_lettered: dead_lettered.unwrap_or_default(),
+            missing: visible.is_none(),
+            ..Depth::default()
+        })
+    }
+}
+
+#[async_trait]
+impl Broker for RabbitBroker {
+    async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
+        let service = &self.0;
+        if service.options.create_missing {
+            for drift in service.declarer.establish(spec).await? {
+                if drift.is_fatal() {
+                    return Err(QueueError::Refused(drift.finding().to_string()));
+                }
+                tracing::warn!("{}", drift.finding());
+            }
+        } else {
+            for queue in topology::queues(&service.names, spec) {
+                if service.declarer.ready(&queue.name).await?.is_none() {
+                    return Err(missing(&format!("queue `{}`", queue.name)));
+                }
+            }
+        }
+        let full = |name: &str| service.names.full(name);
+        let window = if spec.ordered { spec.window.saturating_mul(ORDERED_WINDOW) } else { spec.window };
+        let exchange = spec.channel.exchange().filter(|_| topology::is_loose(&spec.filter)).map(full);
+        Ok(self.opened(Source {
+            channel: spec.channel.clone(),
+            queue: full(spec.channel.queue()),
+            dead_letters: spec.max_receives.map(|_| full(&spec.channel.dead_letter_queue())),
+            max_receives: spec.max_receives,
+            ordered: spec.ordered,
+            loose: exchange.map(|exchange| (exchange, spec.filter.clone())),
+            window: u16::try_from(window.max(1)).unwrap_or(u16::MAX),
+        }))
+    }
+
+    async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
+        send::send(&self.0, channel, batch).await
+    }
+
+    fn origin(&self, channel: &Channel) -> Origin {
+        self.0.origin(channel)
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.0.publishing.link()
+    }
+}
+
+#[async_trait]
+impl Admin for RabbitBroker {
+    /// Lists the known channels that exist, with their dead-letter queues. RabbitMQ does not list queues to a client.
+    async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
+        let mut found = Vec::new();
+        for channel in &self.0.options.channels {
+            for queue in [channel.clone()].into_iter().chain(channel.dead_letter_queue().parse().ok()) {
+                let name = self.0.names.full(queue.queue());
+                if !found.contains(&queue) && self.0.declarer.ready(&name).await?.is_some() {
+                    found.push(queue);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
+        let mut depths = Vec::new();
+        for channel in channels {
+            depths.push(self.depth(channel).await);
+        }
+        Ok(depths)
+    }
+
+    async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
+        let queue = self.0.names.full(channel.queue());
+        let Some(_) = self.0.declarer.ready(&queue).await? else { return Err(no_queue(channel)) };
+        Ok(self.opened(Source {
+            channel: channel.clone(),
+            queue,
+            dead_letters: None,
+            max_receives: None,
+            ordered: false,
+            loose: None,
+            window: LOOK_WINDOW,
+        }))
+    }
+}

@@ -1,0 +1,58 @@
+//! Names of queues and exchanges on the server.
+
+/// Names of one installation: each begins with the prefix of the config.
+#[derive(Debug, Clone)]
+pub(super) struct Names {
+    prefix: String,
+    /// Beginning of the names of the delay ladder, which several installations on one virtual host can share.
+    ladder: String,
+}
+
+impl Names {
+    pub(super) fn new(prefix: &str, ladder: &str) -> Self {
+        Self { prefix: prefix.to_owned(), ladder: format!("{ladder}{LADDER}") }
+    }
+
+    /// Returns the name of a queue or an exchange.
+    pub(super) fn full(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// Returns the name of the exchange and the queue of a level of the delay ladder.
+    pub(super) fn level(&self, level: u32) -> String {
+        format!("{}{level:02}", self.ladder)
+    }
+
+    /// Returns the name of the exchange at the foot of the delay ladder, which delivers to the queues.
+    pub(super) fn landing(&self) -> String {
+        format!("{}due", self.ladder)
+    }
+
+    /// Returns the name of the exchange that exists once the delay ladder is complete.
+    pub(super) fn ladder_is_complete(&self) -> String {
+        format!("{}complete", self.ladder)
+    }
+
+    /// Returns `true` if the exchange is one of the delay ladder.
+    pub(super) fn is_ladder(&self, exchange: &str) -> bool {
+        exchange.starts_with(&self.ladder)
+    }
+}
+
+/// Beginning of the names of the delay ladder. A dot keeps these names apart from the names of channels.
+const LADDER: &str = "hostler.delay.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ladder_is_told_from_channels_and_may_be_shared() {
+        let names = Names::new("prod-", "shared-");
+        for ladder in [names.level(3), names.landing(), names.ladder_is_complete()] {
+            assert!(names.is_ladder(&ladder) && ladder.starts_with("shared-"), "{ladder}");
+            assert!(ladder.parse::<hostler_types::channel::Channel>().is_err(), "no channel has such a name: {ladder}");
+        }
+        assert!(!names.is_ladder(&names.full("hostler-delay")));
+    }
+}

@@ -1,0 +1,49 @@
+//! Whose turn it is to receive from an ordered queue.
+//!
+//! A single active consumer keeps two hosts from receiving at the same time. When it ends, however, RabbitMQ sends later messages
+//! to a consumer that waits before it sends those that the first had (seen on 3.10). So no consumer waits on the server: a host
+//! begins to receive only after the server has taken back the messages of the last one. A queue that is exclusive to the host's
+//! connection keeps two hosts from beginning at once.
+
+use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::FieldTable;
+use tokio::time::Instant;
+
+use super::Shared;
+use crate::fault::{is_locked, queue_error};
+use hostler_queue::QueueError;
+
+/// Returns `true` if this host may begin to receive. It then has the turn until [`release`], or until its connection ends.
+///
+/// # Errors
+/// The server cannot be asked.
+pub(super) async fn take(shared: &Shared, deadline: Instant) -> Result<bool, QueueError> {
+    let (queue, turn) = (shared.source.queue.as_str(), name(shared));
+    let failed = |error| queue_error(&format!("cannot take the turn to receive from `{queue}`"), &error);
+    let channel = shared.service.consuming.channel(deadline).await?;
+    let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+    match channel.queue_declare(turn.as_str().into(), options, FieldTable::default()).await {
+        Err(error) if is_locked(&error) => return Ok(false),
+        declared => drop(declared.map_err(failed)?),
+    }
+    let options = QueueDeclareOptions::durable().passive();
+    let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await;
+    Ok(found.map_err(failed)?.consumer_count() == 0)
+}
+
+/// Gives up the turn.
+pub(super) async fn release(shared: &Shared) {
+    let turn = name(shared);
+    let released = async {
+        let channel = shared.service.consuming.channel(Instant::now()).await?;
+        let deleted = channel.queue_delete(turn.as_str().into(), QueueDeleteOptions::default()).await;
+        deleted.map_err(|error| queue_error("cannot give up the turn", &error))
+    };
+    if let Err(error) = released.await {
+        tracing::debug!(%error, "the turn ends with the connection");
+    }
+}
+
+fn name(shared: &Shared) -> String {
+    format!("{}.turn", shared.source.queue)
+}

@@ -1,0 +1,191 @@
+//! Sends messages to queues and exchanges.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use hostler_queue::{QueueError, SendError, Sent, no_queue};
+use hostler_types::channel::Channel;
+use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
+use uuid::Uuid;
+
+use super::envelope::{self, MAX_KEY, Parcel};
+use super::ladder;
+use super::publisher::Routed;
+use super::{MAX_MESSAGE, Service, topology};
+
+/// Place to which a channel's messages go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Target {
+    Queue(String),
+    Exchange(String),
+}
+
+/// Known places.
+#[derive(Debug, Default)]
+pub(super) struct Targets(Mutex<HashMap<Channel, Target>>);
+
+impl Targets {
+    fn get(&self, channel: &Channel) -> Option<Target> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(channel).cloned()
+    }
+
+    fn learn(&self, channel: &Channel, target: Target) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone(), target);
+    }
+
+    fn forget(&self, channel: &Channel) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(channel);
+    }
+}
+
+/// Sends messages to a channel. Returns the results in the order of the messages.
+pub(super) async fn send(service: &Service, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
+    let checked: Vec<_> = batch.iter().map(check).collect();
+    let mut valid: Vec<_> = batch.into_iter().zip(&checked).filter(|(_, check)| check.is_ok()).collect();
+    valid.iter_mut().for_each(|(message, _)| message.carry_trace(MAX_ATTRIBUTES));
+    let messages: Vec<_> = valid.into_iter().map(|(message, _)| (Uuid::now_v7().to_string(), message)).collect();
+    let mut sent = deliver(service, channel, &messages).await.into_iter();
+    let result = |check: Result<(), Invalid>| {
+        check?;
+        sent.next()
+            .unwrap_or_else(|| Err(QueueError::Unavailable("the message was not sent".to_owned())))
+            .map_err(Into::into)
+    };
+    checked.into_iter().map(result).collect()
+}
+
+fn check(message: &Outgoing) -> Result<(), Invalid> {
+    message.validate(MAX_MESSAGE)?;
+    if message.dedupe.is_some() {
+        return Err(Invalid::DedupeUnsupported(
+            "RabbitMQ cannot drop duplicates: leave the dedupe key out, and let the handler tell duplicates by their content",
+        ));
+    }
+    match &message.routing_key {
+        Some(key) if key.len() > MAX_KEY => Err(Invalid::Unsupported(format!(
+            "the routing key has {} bytes; RabbitMQ takes at most {MAX_KEY}",
+            key.len()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Publishes messages. If the place has gone, looks for it once more.
+async fn deliver(
+    service: &Service,
+    channel: &Channel,
+    messages: &[(String, Outgoing)],
+) -> Vec<Result<Sent, QueueError>> {
+    let mut results: Vec<Option<Result<Sent, QueueError>>> = messages.iter().map(|_| None).collect();
+    for is_last in [false, true] {
+        let open: Vec<_> = results.iter().enumerate().filter(|(_, result)| result.is_none()).map(|(n, _)| n).collect();
+        if open.is_empty() {
+            break;
+        }
+        let target = match target(service, channel).await {
+            Ok(target) => target,
+            Err(error) => {
+                open.iter().for_each(|n| results[*n] = Some(Err(error.clone())));
+                break;
+            }
+        };
+        let parcels = open.iter().map(|n| parcel(service, &target, &messages[*n].0, &messages[*n].1)).collect();
+        for (n, routed) in open.iter().zip(service.publisher.publish(parcels).await) {
+            let is_gone = matches!(
+                (&target, &routed),
+                (Target::Queue(_), Ok(Routed::Nowhere)) | (_, Err(QueueError::Refused(_)))
+            );
+            if is_gone {
+                service.targets.forget(channel);
+            }
+            if !is_gone || is_last {
+                results[*n] = Some(routed.and_then(|routed| told(channel, &target, routed, &messages[*n].0)));
+            }
+        }
+    }
+    let missing = || QueueError::Unavailable("the message was not sent".to_owned());
+    results.into_iter().map(|result| result.unwrap_or_else(|| Err(missing()))).collect()
+}
+
+fn told(channel: &Channel, target: &Target, routed: Routed, id: &str) -> Result<Sent, QueueError> {
+    let queues = match (target, routed) {
+        (Target::Queue(_), Routed::Stored) => Some(1),
+        (Target::Queue(_), Routed::Nowhere) => return Err(no_queue(channel)),
+        (Target::Exchange(_), Routed::Nowhere) => Some(0),
+        // RabbitMQ does not tell how many.
+        (Target::Exchange(_), Routed::Stored) => None,
+    };
+    Ok(Sent { id: id.to_owned(), queues })
+}
+
+/// Returns the message in AMQP's form. A delayed message goes down the delay ladder. If the message has a group, or if the
+/// exchange must still choose the queues, it goes to its queues at once, and its receiver holds it back: a ladder would change
+/// the order of the group, and has room for one queue.
+fn parcel(service: &Service, target: &Target, id: &str, message: &Outgoing) -> Parcel {
+    let now = SystemTime::now();
+    let body = message.body.clone().into();
+    let key = message.routing_key.as_deref();
+    let waits = (!message.delay.is_zero()).then(|| now + message.delay);
+    match target {
+        Target::Exchange(exchange) => Parcel {
+            exchange: exchange.clone(),
+            key: key.unwrap_or_default().to_owned(),
+            properties: envelope::outgoing(message, id, None, waits, now),
+            body,
+        },
+        Target::Queue(queue) => match ladder::rung(&service.names, message.delay, queue) {
+            Some(rung) if message.group.is_none() => Parcel {
+                exchange: rung.exchange,
+                key: rung.key,
+                properties: envelope::outgoing(message, id, key, None, now),
+                body,
+            },
+            _ => Parcel {
+                exchange: String::new(),
+                key: queue.clone(),
+                properties: envelope::outgoing(message, id, key, waits, now),
+                body,
+            },
+        },
+    }
+}
+
+/// Returns the place to which a channel's messages go. A bare name is a queue, or else an exchange. Creates what is missing if
+/// the options say so.
+async fn target(service: &Service, channel: &Channel) -> Result<Target, QueueError> {
+    if let Some(known) = service.targets.get(channel) {
+        return Ok(known);
+    }
+    let (declarer, creates) = (&service.declarer, service.options.create_missing);
+    let name = service.names.full(channel.exchange().unwrap_or(channel.queue()));
+    let target = if channel.exchange().is_some() {
+        if creates {
+            declarer.exchange(&name).await?;
+        } else if !declarer.has_exchange(&name).await? {
+            return Err(missing(&format!("exchange `{name}`")));
+        }
+        Target::Exchange(name)
+    } else if declarer.ready(&name).await?.is_some() {
+        Target::Queue(name)
+    } else if declarer.has_exchange(&name).await? {
+        Target::Exchange(name)
+    } else if creates {
+        declarer.queue(&topology::queue(&service.names, channel, false)).await?;
+        Target::Queue(name)
+    } else {
+        return Err(missing(&format!("queue `{name}`")));
+    };
+    if creates {
+        declarer.ladder().await?;
+    }
+    service.targets.learn(channel, target.clone());
+    Ok(target)
+}
+
+/// Returns the error for a missing queue or exchange.
+pub(super) fn missing(what: &str) -> QueueError {
+    QueueError::Refused(format!(
+        "there is no {what} on RabbitMQ: run `hostler provision`, or set queue.rabbitmq.provision = \"auto\""
+    ))
+}

@@ -1,0 +1,182 @@
+use std::time::SystemTime;
+
+use lapin::BasicProperties;
+use lapin::message::Delivery;
+use lapin::types::{AMQPValue, FieldTable};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = SECOND.saturating_mul(30);
+
+/// A message with its name as its id, in the group before the first dash of the name.
+fn mail(tag: u64, name: &str, deliveries: i64) -> Mail {
+    let mut delivery = Delivery::mock(tag, "".into(), "jobs".into(), deliveries > 0, name.into());
+    let mut headers = FieldTable::default();
+    headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(deliveries));
+    if let Some((group, _)) = name.split_once('-') {
+        headers.insert("hostler-group".into(), AMQPValue::LongString(group.into()));
+    }
+    delivery.properties = BasicProperties::default().with_message_id(name.into()).with_headers(headers);
+    Mail::read(delivery, |_| false, false, SystemTime::now())
+}
+
+/// A window with these messages, tagged from 1.
+fn window(ordered: bool, names: &[&str]) -> (Unacked, Instant) {
+    let (mut unacked, now) = (Unacked::new(ordered), Instant::now());
+    assert_eq!(unacked.begin(), []);
+    for (tag, name) in (1..).zip(names) {
+        unacked.delivered(mail(tag, name, 0), None, now);
+    }
+    (unacked, now)
+}
+
+/// Hands out all that may be, and returns the names and the attempts with the receipts.
+fn take(unacked: &mut Unacked, now: Instant) -> (Vec<(String, u32)>, Vec<Receipt>) {
+    let (mut names, mut receipts) = (Vec::new(), Vec::new());
+    while let Some(Handed { mail, attempt }) = unacked.next() {
+        names.push((mail.message.id.clone(), attempt));
+        let tag = mail.tag;
+        receipts.push(unacked.lease(tag, now + LEASE));
+    }
+    (names, receipts)
+}
+
+fn named(names: &[(&str, u32)]) -> Vec<(String, u32)> {
+    names.iter().map(|(name, attempt)| ((*name).to_owned(), *attempt)).collect()
+}
+
+fn is_lost<T: std::fmt::Debug>(result: &Result<T, LeaseError>) -> bool {
+    matches!(result, Err(LeaseError::Lost(_)))
+}
+
+#[test]
+fn messages_are_handed_out_in_order_and_settled_once() {
+    let (mut unacked, now) = window(false, &["a", "b"]);
+    let (names, receipts) = take(&mut unacked, now);
+    assert_eq!(names, named(&[("a", 1), ("b", 1)]));
+    assert_eq!(unacked.settle(&receipts[0], now), Ok(1));
+    assert!(is_lost(&unacked.settle(&receipts[0], now)), "a settlement is under way");
+    assert!(is_lost(&unacked.extend(&receipts[0].lease(), now + LEASE, now)));
+    unacked.gone(1);
+    assert!(is_lost(&unacked.settle(&receipts[0], now)));
+    assert!(!unacked.is_idle());
+    unacked.settle(&receipts[1], now).unwrap();
+    unacked.failed(2);
+    assert_eq!(unacked.settle(&receipts[1], now), Ok(2), "after a failure the lease goes on");
+    unacked.gone(2);
+    assert!(unacked.is_idle() && unacked.len() == 0 && unacked.next_due().is_none());
+}
+
+#[test]
+fn a_message_whose_lease_ends_goes_back_to_the_server() {
+    let (mut unacked, now) = window(false, &["a", "b"]);
+    let (_, receipts) = take(&mut unacked, now);
+    unacked.extend(&receipts[1].lease(), now + 2 * LEASE, now + SECOND).unwrap();
+    assert_eq!((unacked.tick(now + LEASE - SECOND), unacked.next_due()), (vec![], Some(now + LEASE)));
+    assert_eq!(unacked.tick(now + LEASE), [1]);
+    assert!(unacked.expects_returns());
+    assert!(is_lost(&unacked.settle(&receipts[0], now + LEASE)));
+    unacked.delivered(mail(3, "a", 1), None, now + LEASE);
+    assert!(!unacked.expects_returns());
+    assert_eq!(take(&mut unacked, now + LEASE).0, named(&[("a", 2)]));
+    assert!(
+        is_lost(&unacked.extend(&receipts[1].lease(), now + 9 * LEASE, now + 2 * LEASE)),
+        "ended, though unnoticed"
+    );
+}
+
+#[test]
+fn a_lease_does_not_end_while_its_message_is_settled() {
+    let (mut unacked, now) = window(false, &["a"]);
+    let (_, receipts) = take(&mut unacked, now);
+    unacked.settle(&receipts[0], now + LEASE - SECOND).unwrap();
+    assert_eq!((unacked.next_due(), unacked.tick(now + 2 * LEASE)), (None, vec![]));
+    unacked.failed(1);
+    assert_eq!(unacked.tick(now + 2 * LEASE), [1]);
+}
+
+#[test]
+fn a_new_channel_loses_what_is_in_hand_and_no_receipt_is_good_for_it() {
+    let (mut unacked, now) = window(false, &["a", "b", "c"]);
+    let (_, receipts) = take(&mut unacked, now);
+    unacked.settle(&receipts[1], now).unwrap();
+    unacked.gone(3);
+    let lost = unacked.begin();
+    assert_eq!(lost, [receipts[0].lease(), receipts[1].lease()]);
+    unacked.delivered(mail(1, "b", 1), None, now);
+    take(&mut unacked, now);
+    assert!(is_lost(&unacked.settle(&receipts[0], now)), "the tag is that of another message");
+    assert_eq!(Receipt::new("no receipt").as_str(), "no receipt");
+    assert!(is_lost(&unacked.settle(&Receipt::new("no receipt"), now)));
+}
+
+#[test]
+fn what_goes_back_unprocessed_counts_for_nothing() {
+    let (mut unacked, now) = window(false, &["a", "b", "c"]);
+    let tag = unacked.next().unwrap().mail.tag;
+    let receipt = unacked.lease(tag, now + LEASE);
+    assert_eq!(unacked.waiting(), (2, 2));
+    assert_eq!((unacked.rest(), unacked.len()), (vec![2, 3], 1), "what is in hand stays");
+    unacked.settle(&receipt, now).unwrap();
+    unacked.back(1, true);
+    for (tag, name) in [(4, "a"), (5, "b"), (6, "c")] {
+        unacked.delivered(mail(tag, name, 1), None, now);
+    }
+    assert_eq!(take(&mut unacked, now).0, named(&[("a", 2), ("b", 1), ("c", 1)]));
+}
+
+#[test]
+fn messages_that_a_lost_connection_had_ahead_count_for_nothing() {
+    let (mut unacked, now) = window(false, &["a", "b"]);
+    let tag = unacked.next().unwrap().mail.tag;
+    unacked.lease(tag, now + LEASE);
+    unacked.begin();
+    unacked.delivered(mail(1, "a", 1), None, now);
+    unacked.delivered(mail(2, "b", 1), None, now);
+    assert_eq!(take(&mut unacked, now).0, named(&[("a", 2), ("b", 1)]));
+}
+
+#[test]
+fn an_ordered_queue_hands_out_one_of_a_group_and_keeps_its_order() {
+    let (mut unacked, now) = window(true, &["a-1", "a-2", "b-1", "a-3"]);
+    let (names, receipts) = take(&mut unacked, now);
+    assert_eq!(names, named(&[("a-1", 1), ("b-1", 1)]));
+    assert_eq!(unacked.waiting(), (2, 0));
+    unacked.settle(&receipts[0], now).unwrap();
+    assert_eq!(take(&mut unacked, now).0, [], "until it is settled");
+    unacked.keep(1, 5 * SECOND, true, now);
+    assert_eq!(take(&mut unacked, now + SECOND).0, [], "held, and its group with it");
+    assert!(unacked.tick(now + 5 * SECOND).is_empty());
+    let (names, again) = take(&mut unacked, now + 5 * SECOND);
+    assert_eq!(names, named(&[("a-1", 2)]));
+    assert!(is_lost(&unacked.settle(&receipts[0], now)), "the receipt of the first time");
+    unacked.settle(&again[0], now + 5 * SECOND).unwrap();
+    unacked.gone(1);
+    assert_eq!(take(&mut unacked, now + 5 * SECOND).0, named(&[("a-2", 1)]));
+}
+
+#[test]
+fn an_ordered_queue_hands_a_message_out_again_when_its_lease_ends() {
+    let (mut unacked, now) = window(true, &["a-1", "a-2"]);
+    take(&mut unacked, now);
+    assert!(unacked.tick(now + LEASE).is_empty(), "it does not go back");
+    assert_eq!(take(&mut unacked, now + LEASE).0, named(&[("a-1", 2)]));
+}
+
+#[test]
+fn a_message_that_is_early_holds_its_group() {
+    let (mut unacked, now) = window(true, &[]);
+    unacked.delivered(mail(1, "a-1", 0), Some(2 * SECOND), now);
+    unacked.delivered(mail(2, "a-2", 0), Some(8 * SECOND), now);
+    unacked.delivered(mail(3, "b-1", 0), None, now);
+    assert_eq!(take(&mut unacked, now).0, named(&[("b-1", 1)]));
+    unacked.tick(now + 2 * SECOND);
+    let (names, receipts) = take(&mut unacked, now + 2 * SECOND);
+    assert_eq!(names, named(&[("a-1", 1)]));
+    unacked.settle(&receipts[0], now + 2 * SECOND).unwrap();
+    unacked.gone(1);
+    assert_eq!(take(&mut unacked, now + 7 * SECOND).0, []);
+    unacked.tick(now + 8 * SECOND);
+    assert_eq!(take(&mut unacked, now + 8 * SECOND).0, named(&[("a-2", 1)]));
+}
