@@ -82,6 +82,8 @@ mod porting;
 #[cfg(test)]
 mod provision;
 #[cfg(test)]
+mod rabbitmq;
+#[cfg(test)]
 mod requeue;
 #[cfg(test)]
 mod resources;

@@ -52,6 +52,25 @@ debian_package() {
   dpkg-deb -x ./*.deb . && rm ./*.deb
 }
 
+# Debian's RabbitMQ with its Erlang, whose scripts know where they lie.
+rabbitmq() {
+  local folder=$1
+  mkdir -p "$folder"
+  cd "$folder"
+  rabbitmq_packages || { apt-get update -qq && rabbitmq_packages; } || not_to_be_had rabbitmq-server
+  local package
+  for package in ./*.deb; do dpkg-deb -x "$package" . && rm "$package"; done
+  grep -rlI /usr/lib/erlang usr/lib/erlang/bin usr/lib/erlang/erts-*/bin | xargs sed -i "s|/usr/lib/erlang|$folder/usr/lib/erlang|g"
+}
+
+rabbitmq_packages() {
+  local packages
+  packages=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
+    rabbitmq-server | grep -E '^(erlang|rabbitmq)' | sort -u) && [ -n "$packages" ] || return 1
+  # shellcheck disable=SC2086
+  apt-get download $packages
+}
+
 # LocalStack does not bound the last four itself, and breaks on later ones.
 install localstack localstack uv==0.13.9 'localstack-core[runtime]==2026.3.0' \
   'cbor2<6' 'pyOpenSSL<26' 'cryptography<47' 'service_identity<25'
@@ -62,6 +81,7 @@ install cfn-lint python_package cfn-lint==1.58.0
 install ministack python_package ministack==1.5.33 cbor2==5.9.0
 install registry debian_package docker-registry
 install prometheus debian_package prometheus
+install rabbitmq rabbitmq rabbitmq-server
 # What an OTLP collector is made of, and a validator of JSON.
 install collector python_package grpcio==1.85.1 opentelemetry-proto==1.45.2 jsonschema==4.26.0
 install otel otel uv==0.13.9 rotel==0.0.1a15 opentelemetry-proto==1.45.1 opentelemetry-semantic-conventions==0.66b1 \

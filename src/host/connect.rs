@@ -67,7 +67,8 @@ pub async fn unsendable(
         let is_reply = consumer.reply_channel.as_ref() == Some(&channel);
         let key = if is_reply { "reply_channel" } else { "allow.send" };
         let fault = format!("there is no {}, which `{key}` names", change.resource);
-        let cure = "run `hostler provision`, or set queue.sqs.provision = \"auto\"".to_owned();
+        let driver = config.queue.driver.word();
+        let cure = format!("run `hostler provision`, or set queue.{driver}.provision = \"auto\"");
         Finding { fault, cure, fatal: true }
     };
     Ok(missing.into_iter().map(finding).collect())

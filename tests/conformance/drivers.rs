@@ -6,10 +6,12 @@ use std::time::Duration;
 use hostler_queue::fake::{self, FakeBroker};
 use hostler_queue::{DEDUPE_WINDOW, Provisioner};
 use hostler_queue_embedded::{self as embedded, EmbeddedBroker, Options};
+use hostler_queue_rabbitmq::{self as rabbitmq, RabbitBroker};
 use hostler_queue_sqs::{self as sqs, SqsBroker};
 use tempfile::TempDir;
 
 use super::{Counts, Harness, Traits, abilities, ability, cases, suite};
+use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::{Kind, Server, unique};
 
 /// One file, opened anew by each client.
@@ -91,6 +93,42 @@ impl<const KIND: usize> Harness for Aws<KIND> {
     }
 }
 
+/// One server that all tests share; each harness has a prefix of its own on it.
+pub struct Rabbit(String);
+
+/// The channels of the cases, as RabbitMQ lists no queues to a client.
+const CHANNELS: [&str; 4] = ["shop.first", "jobs", "plain", "sent-to"];
+
+impl Harness for Rabbit {
+    const TICK: Duration = Duration::from_secs(1);
+    const DEDUPE_WINDOW: Duration = DEDUPE_WINDOW;
+    const MAX_MESSAGE: usize = rabbitmq::MAX_MESSAGE;
+    const TRAITS: Traits = Traits {
+        counts_copies: false,
+        looks_are_free: false,
+        tells_ages: false,
+        counts: Counts::Visible,
+        ..Traits::ALL
+    };
+
+    async fn start() -> Self {
+        tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+        Self(unique("c"))
+    }
+
+    async fn broker(&self) -> Arc<dyn Provisioner> {
+        let options = rabbitmq::Options {
+            url: RabbitMq::shared().url(),
+            prefix: format!("{}-", self.0),
+            ladder_prefix: Some("shared-".to_owned()),
+            create_missing: true,
+            channels: CHANNELS.map(|name| name.parse().unwrap()).into(),
+            ..rabbitmq::Options::default()
+        };
+        Arc::new(RabbitBroker::connect(options).await.unwrap())
+    }
+}
+
 macro_rules! of_our_own {
     ($driver:ident: $harness:ty, $test:meta) => {
         abilities!($driver: $harness, $test; dedupe dedupe_in_order reorder one_of_a_group delay_in_order refilter
@@ -106,3 +144,5 @@ suite!(sqs_on_localstack: Aws<LOCALSTACK>, tokio::test);
 abilities!(sqs_on_localstack_abilities: Aws<LOCALSTACK>, tokio::test; dedupe_in_order);
 suite!(sqs_on_ministack: Aws<MINISTACK>, tokio::test);
 abilities!(sqs_on_ministack_abilities: Aws<MINISTACK>, tokio::test; dedupe_in_order);
+suite!(rabbitmq_queue: Rabbit, tokio::test);
+abilities!(rabbitmq_queue_abilities: Rabbit, tokio::test; one_of_a_group delay_in_order mixed_exchange plain_order stoppable);

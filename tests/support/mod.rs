@@ -11,6 +11,7 @@ pub mod mounts;
 pub mod prometheus;
 pub mod proxy;
 pub mod python;
+pub mod rabbitmq;
 pub mod registry;
 pub mod rotel;
 pub mod scripted;

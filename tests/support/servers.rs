@@ -258,8 +258,8 @@ fn localstack(folder: &Path, address: SocketAddr) -> impl Iterator<Item = (&'sta
 pub(super) fn keeper(folder: &Path, command: &Command) -> Child {
     let mut keeper = Command::new("/bin/sh");
     keeper.args(["-c", KEEPER]).arg(folder).arg(command.get_program()).args(command.get_args());
-    keeper.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    keeper.env("PATH", std::env::var_os("PATH").unwrap());
+    keeper.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    keeper.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     if let Some(folder) = command.get_current_dir() {
         keeper.current_dir(folder);
     }

@@ -58,6 +58,8 @@ choice! {
         Embedded = "embedded",
         /// Amazon SQS, with SNS topics as exchanges.
         Sqs = "sqs",
+        /// RabbitMQ, by AMQP 0-9-1.
+        RabbitMq = "rabbitmq",
     }
 }
 

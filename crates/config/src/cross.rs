@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::choice::{Driver, FilterType, OnProcessingTimeout};
 use super::error::Problem;
+use super::grants::AmqpUrl;
 use super::keys::MAX_IN_FLIGHT;
 use super::paths::shared_file;
 use super::settings::{Section, Settings};
@@ -42,6 +43,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
         }
     }
     problems.extend(health_file(&settings.root(), source));
+    problems.extend(rabbitmq_url(&settings.root()));
     shared_queues(settings, problems);
     dead_letter_queues(settings, problems);
     if on_sqs {
@@ -71,6 +73,17 @@ fn health(at: &Section<'_>) -> Option<Problem> {
             format!("{} is not longer than {other}: a busy consumer would count as unhealthy", duration_text(health));
         let cure = "raise `healthcheck_timeout` above `processing_timeout`; default: 30 s longer";
         problem(at, "healthcheck_timeout", fault, cure.to_owned())
+    })
+}
+
+/// Checks that the address of RabbitMQ is given, if it is needed.
+fn rabbitmq_url(root: &Section<'_>) -> Option<Problem> {
+    let is_needed = root.get("queue.driver") == Some(Driver::RabbitMq);
+    let (url, file) = (root.get::<AmqpUrl>("queue.rabbitmq.url"), root.get::<PathBuf>("queue.rabbitmq.url_file"));
+    (is_needed && url.is_none() && file.is_none()).then(|| {
+        let fault = "queue.driver = \"rabbitmq\" needs the address of the server".to_owned();
+        let cure = "set it, for example by HOSTLER_QUEUE__RABBITMQ__URL, or set queue.rabbitmq.url_file".to_owned();
+        problem(root, "queue.rabbitmq.url", fault, cure)
     })
 }
 

@@ -121,6 +121,39 @@ impl Read for SecretUrl {
     }
 }
 
+/// An `amqp(s)://` URL, which usually contains a password. `Debug` omits it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AmqpUrl(String);
+
+impl AmqpUrl {
+    /// Returns the URL as written. The caller must keep it out of logs, errors and output.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns `true` if the text has the form of such a URL.
+    pub fn is_one(text: &str) -> bool {
+        let rest = text.split_once("://").filter(|(scheme, _)| matches!(*scheme, "amqp" | "amqps"));
+        let has_space = text.contains(|char: char| char.is_whitespace() || char.is_control());
+        rest.is_some_and(|(_, rest)| !rest.is_empty()) && !has_space
+    }
+}
+
+impl fmt::Debug for AmqpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AmqpUrl")
+    }
+}
+
+impl Read for AmqpUrl {
+    fn read(value: &Value) -> Result<Self, String> {
+        let url = value.as_str().filter(|url| Self::is_one(url));
+        let fault =
+            || "the value is not an address of RabbitMQ (it is not shown: it may contain a password)".to_owned();
+        url.map(|url| Self(url.to_owned())).ok_or_else(fault)
+    }
+}
+
 /// Splits a URL into its canonical origin and the rest, which is the path, the query and the fragment.
 fn split_address(text: &str) -> Result<(String, &str), String> {
     let fault = |what: &str| format!("{} {what}", quoted(text));

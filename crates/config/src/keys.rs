@@ -88,7 +88,7 @@ pub(super) static KEYS: &[Key] = &[
         "queue.driver",
         Kind::Choice(Driver::WORDS),
         DefaultValue::Value("embedded"),
-        "The queue service: SQLite in one file, or Amazon SQS.",
+        "The queue service: SQLite in one file, Amazon SQS, or RabbitMQ.",
     ),
     key(
         "queue.embedded.path",
@@ -133,6 +133,49 @@ pub(super) static KEYS: &[Key] = &[
         DefaultValue::Value("true"),
         "`true`: a small client of hostler's own makes receives, deletes and visibility changes, which takes a fraction of the CPU \
          time. `false`: the AWS SDK's generated client makes all calls.",
+    ),
+    key(
+        "queue.rabbitmq.url",
+        Kind::AmqpUrl,
+        DefaultValue::Unset,
+        "Address of the RabbitMQ server, with the user, the password and the virtual host. It is a secret and never shown; set it \
+         by a variable, or use `url_file`.",
+    ),
+    key(
+        "queue.rabbitmq.url_file",
+        Kind::Path,
+        DefaultValue::Unset,
+        "File with the address, for example a secret of the container platform. Read at the start; unused if `url` is set.",
+    ),
+    key(
+        "queue.rabbitmq.ca",
+        Kind::Path,
+        DefaultValue::Unset,
+        "PEM file with certificates of authorities to trust, in addition to those of the system.",
+    ),
+    key(
+        "queue.rabbitmq.client_cert",
+        Kind::Path,
+        DefaultValue::Unset,
+        "PEM file with the client's certificate and its private key.",
+    ),
+    key(
+        "queue.rabbitmq.prefix",
+        Kind::Word { also: "_-", min: 0, max: 64 },
+        DefaultValue::Value(""),
+        "Prefix of every queue and exchange name.",
+    ),
+    key(
+        "queue.rabbitmq.provision",
+        Kind::Choice(Provision::WORDS),
+        DefaultValue::Value("check"),
+        "`check`: a missing queue is exit code 69 with the cure. `auto`: missing queues and exchanges are created.",
+    ),
+    key(
+        "queue.rabbitmq.heartbeat",
+        lasting(SECOND, Duration::from_secs(600)),
+        DefaultValue::Value("10s"),
+        "Interval of heartbeats. A connection without a sign of life for two intervals is lost, and its handlers are stopped.",
     ),
     key(
         "payload.bucket",

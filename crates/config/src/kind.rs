@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use figment::value::{Empty, Tag, Value};
 
-use super::grants::{Dirs, HandlerRef, Network, Origin, SecretUrl, Url};
+use super::grants::{AmqpUrl, Dirs, HandlerRef, Network, Origin, SecretUrl, Url};
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
 use hostler_types::Rate;
@@ -41,6 +41,8 @@ pub(super) enum Kind {
     Secret,
     /// A URL that is never displayed.
     SecretUrl,
+    /// A URL of RabbitMQ, which is never displayed.
+    AmqpUrl,
     Path,
     /// A command for a shell.
     Command,
@@ -78,6 +80,7 @@ impl Kind {
                 .map(drop)
                 .map_err(|_| "the value is not text (it is not shown: it may be secret)".to_owned()),
             Self::SecretUrl => SecretUrl::read(value).map(drop),
+            Self::AmqpUrl => AmqpUrl::read(value).map(drop),
             Self::Path => PathBuf::read(value).map(drop),
             Self::Command => command(text(value)?),
             Self::Handler => HandlerRef::read(value).map(drop),
@@ -136,6 +139,7 @@ impl Kind {
             }
             Self::Secret => "text in quotes".to_owned(),
             Self::SecretUrl => "an address that begins with `https://` or `http://`".to_owned(),
+            Self::AmqpUrl => "an address such as `amqp://user:password@host/vhost`, or with `amqps://`".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Command => "a shell command such as `make`".to_owned(),
             Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),

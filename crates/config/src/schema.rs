@@ -132,6 +132,7 @@ fn pattern_of(kind: Kind) -> Option<String> {
             format!("^[A-Za-z0-9{also}]{{{min},{max}}}$")
         }
         Kind::Path | Kind::Command | Kind::Handler => r"^[\s\S]+$".to_owned(),
+        Kind::AmqpUrl => r"^amqps?://\S+$".to_owned(),
         Kind::Url { .. } | Kind::SecretUrl => r"^[hH][tT][tT][pP][sS]?://[^/?#@\s]+([/?#]\S*)?$".to_owned(),
         Kind::Address => r"^\S+:[0-9]+$".to_owned(),
         Kind::Rate => r"^\s*\+?0*[1-9][0-9]*\s*/\s*[smh]\s*$".to_owned(),

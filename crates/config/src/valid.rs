@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::choice::{Driver, HardeningMode, LogFormat, Provision, TaskProtection};
 use super::consumer::Consumer;
-use super::grants::{SecretUrl, Url};
+use super::grants::{AmqpUrl, SecretUrl, Url};
 use super::read::Bytes;
 use super::settings::{Mismatch, Settings};
 
@@ -53,6 +53,8 @@ pub struct QueueConfig {
     pub embedded: Embedded,
     /// Settings of the SQS driver.
     pub sqs: Sqs,
+    /// Settings of the RabbitMQ driver.
+    pub rabbitmq: RabbitMq,
 }
 
 /// `[queue.embedded]`: SQLite.
@@ -79,6 +81,25 @@ pub struct Sqs {
     /// Uses hostler's own client for receive calls, deletions and visibility changes, because it needs less CPU time.
     /// Otherwise, the AWS SDK's generated client makes these calls.
     pub direct_calls: bool,
+}
+
+/// `[queue.rabbitmq]`: RabbitMQ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RabbitMq {
+    /// Address of the server. `None`: the file contains the address.
+    pub url: Option<AmqpUrl>,
+    /// File with the address of the server.
+    pub url_file: Option<PathBuf>,
+    /// PEM file with certificates of authorities.
+    pub ca: Option<PathBuf>,
+    /// PEM file with the client's certificate and its private key.
+    pub client_cert: Option<PathBuf>,
+    /// Prefix of every queue and exchange name. May be empty.
+    pub prefix: String,
+    /// Treatment of queues that are missing when the host starts.
+    pub provision: Provision,
+    /// Interval of heartbeats.
+    pub heartbeat: Duration,
 }
 
 /// `[payload]`: the claim check for large messages.
@@ -147,6 +168,15 @@ impl Config {
                     provision: at.need("queue.sqs.provision")?,
                     kms_key: at.maybe("queue.sqs.kms_key")?,
                     direct_calls: at.need("queue.sqs.direct_calls")?,
+                },
+                rabbitmq: RabbitMq {
+                    url: at.maybe("queue.rabbitmq.url")?,
+                    url_file: at.maybe("queue.rabbitmq.url_file")?,
+                    ca: at.maybe("queue.rabbitmq.ca")?,
+                    client_cert: at.maybe("queue.rabbitmq.client_cert")?,
+                    prefix: at.need("queue.rabbitmq.prefix")?,
+                    provision: at.need("queue.rabbitmq.provision")?,
+                    heartbeat: at.need("queue.rabbitmq.heartbeat")?,
                 },
             },
             payload: Payload {

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "embedded")]
 mod embedded;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 #[cfg(feature = "sqs")]
 mod sqs;
 mod untagged;
@@ -111,6 +113,8 @@ const DRIVERS: &[(Driver, &dyn QueueDriver)] = &[
     (Driver::Embedded, &embedded::Embedded),
     #[cfg(feature = "sqs")]
     (Driver::Sqs, &sqs::Sqs),
+    #[cfg(feature = "rabbitmq")]
+    (Driver::RabbitMq, &rabbitmq::RabbitMq),
 ];
 
 /// A file that stores a queue.
@@ -174,7 +178,7 @@ mod tests {
     #[test]
     fn a_full_build_has_a_driver_for_every_word_of_the_config() {
         let built: Vec<_> = DRIVERS.iter().map(|(word, _)| word.word()).collect();
-        if cfg!(all(feature = "embedded", feature = "sqs")) {
+        if cfg!(all(feature = "embedded", feature = "sqs", feature = "rabbitmq")) {
             assert_eq!(built, Driver::WORDS);
         }
     }

@@ -61,7 +61,15 @@ fn crates_need_only_what_the_map_says() {
         ("hostler-handler", &["wasmtime", "hostler_queue", "hostler_health"]),
         (
             "hostler-consumer",
-            &["wasmtime", "hostler_wasm", "aws_sdk_sqs", "rusqlite", "hostler_queue_sqs", "hostler_queue_embedded"],
+            &[
+                "wasmtime",
+                "hostler_wasm",
+                "aws_sdk_sqs",
+                "rusqlite",
+                "hostler_queue_sqs",
+                "hostler_queue_embedded",
+                "lapin",
+            ],
         ),
         ("hostler-ops", &["wasmtime", "hostler_wasm", "aws_sdk_sqs", "rusqlite", "hostler_consumer"]),
     ];

@@ -1,0 +1,86 @@
+//! Driver of RabbitMQ.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::QueueDriver;
+use crate::host::destinations;
+use hostler_config::{AmqpUrl, Config, Provision};
+use hostler_queue::{Disposal, Provisioner, QueueError};
+use hostler_queue_rabbitmq::{Options, RabbitBroker, SYSTEM};
+
+pub(super) struct RabbitMq;
+
+#[async_trait]
+impl QueueDriver for RabbitMq {
+    async fn connect(&self, config: &Config) -> Result<Arc<dyn Provisioner>, QueueError> {
+        Ok(Arc::new(RabbitBroker::connect(options(config)?).await?))
+    }
+
+    async fn disposal(&self, _: &Config) -> Result<Arc<dyn Disposal>, QueueError> {
+        Err(QueueError::Refused(
+            "`hostler clean` needs queue.driver = \"sqs\": RabbitMQ keeps no record of when a queue was last used"
+                .into(),
+        ))
+    }
+
+    fn system(&self) -> &'static str {
+        SYSTEM
+    }
+
+    fn makes_what_is_missing(&self, config: &Config) -> bool {
+        config.queue.rabbitmq.provision == Provision::Auto
+    }
+
+    fn receives_to_look(&self) -> bool {
+        true
+    }
+
+    fn cure_of_a_refusal(&self) -> &'static str {
+        "; `hostler check` says what is missing"
+    }
+}
+
+/// Returns the options for RabbitMQ from the config. Reads the files that the config names.
+fn options(config: &Config) -> Result<Options, QueueError> {
+    let rabbitmq = &config.queue.rabbitmq;
+    let url = match (&rabbitmq.url, &rabbitmq.url_file) {
+        (Some(url), _) => url.expose().to_owned(),
+        (None, Some(file)) => url_in(file)?,
+        (None, None) => return Err(QueueError::Refused("queue.rabbitmq.url is not set".into())),
+    };
+    let ca = rabbitmq.ca.as_deref().map(|file| read("ca", file)).transpose()?;
+    let pem = rabbitmq.client_cert.as_deref().map(|file| read("client_cert", file)).transpose()?;
+    let consumed = config.consumers.iter().map(|consumer| consumer.channel.clone());
+    let sent_to = config.consumers.iter().flat_map(|consumer| destinations(config, consumer));
+    Ok(Options {
+        url,
+        ca,
+        client_identity: pem.map(|pem| (pem.clone().into_bytes(), pem.into_bytes())),
+        prefix: rabbitmq.prefix.clone(),
+        ladder_prefix: None,
+        create_missing: rabbitmq.provision == Provision::Auto,
+        heartbeat: rabbitmq.heartbeat,
+        channels: consumed.chain(sent_to).collect(),
+    })
+}
+
+/// Reads the URL from a file. The error does not contain it.
+fn url_in(file: &Path) -> Result<String, QueueError> {
+    let text = read("url_file", file)?;
+    let url = text.trim();
+    if AmqpUrl::is_one(url) {
+        return Ok(url.to_owned());
+    }
+    let file = file.display();
+    Err(QueueError::Refused(format!(
+        "queue.rabbitmq.url_file: {file} does not contain a URL such as amqp://user:password@host/vhost"
+    )))
+}
+
+fn read(key: &str, file: &Path) -> Result<String, QueueError> {
+    let refused = |error| QueueError::Refused(format!("queue.rabbitmq.{key}: cannot read {}: {error}", file.display()));
+    std::fs::read_to_string(file).map_err(refused)
+}

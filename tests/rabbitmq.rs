@@ -1,0 +1,154 @@
+//! `hostler run` and the commands on RabbitMQ.
+
+mod driver;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::hostler::{Host, PATIENCE, World, until};
+use crate::support::rabbitmq::RabbitMq;
+use crate::support::servers::unique;
+
+const WORK: &str = "
+    [consumers.work]
+    channel = 'work'
+    handler = 'guests/run-word.wat'
+    concurrency = 4
+    lease = '20s'
+    processing_timeout = '30s'
+    healthcheck_timeout = '60s'
+    retry = { requeues = 1, requeue_delay = '0s', delays = 1, delay = '1s' }
+";
+
+/// A world on this server, with a prefix of its own.
+fn world(server: &RabbitMq, config: &str) -> World {
+    let prefix = unique("i");
+    let head = format!(
+        "
+        host.health_file = 'health.json'
+        queue.driver = 'rabbitmq'
+        queue.rabbitmq.prefix = '{prefix}-'
+        "
+    );
+    let env =
+        vec![("HOSTLER_QUEUE__RABBITMQ__URL", server.url()), ("HOSTLER_QUEUE__RABBITMQ__PROVISION", "auto".to_owned())];
+    World::with(&head, env, config)
+}
+
+fn field<'a>(lines: &'a [Value], name: &str) -> Vec<&'a Value> {
+    lines.iter().map(|line| &line[name]).collect()
+}
+
+fn is_busy(host: &Host, world: &World, running: u64) {
+    let shown = || world.verdict()["consumers"][0]["in_flight"].as_u64();
+    until("handlers run", PATIENCE, || (shown() == Some(running)).then_some(()));
+    assert!(host.lines().iter().all(|line| line["message"] != "lease lost"));
+}
+
+#[test]
+fn a_message_is_acked_or_escalates_to_the_dead_letter_queue() {
+    let world = world(RabbitMq::shared(), WORK);
+    let mut host = world.started();
+    let sent = Instant::now();
+    world.send("work", ["ack", "x1"]);
+    let lines = host.settled(4);
+    let (good, bad): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line["outcome"] == "ack");
+    assert_eq!(good.len(), 1);
+    assert_eq!(field(&bad, "attempt"), [1, 2, 3]);
+    assert_eq!(field(&bad, "disposition"), ["release", "release", "dead-letter"]);
+    assert!(sent.elapsed() < PATIENCE);
+    until("it is there", PATIENCE, || (world.depth("work").dead_lettered == 1).then_some(()));
+    assert_eq!(world.depth("work").visible, 0);
+
+    let peeked = world.output(&["peek", "work-dlq", "--json"]);
+    assert!(peeked.code == 0 && peeked.stdout.contains("gave up after 3 attempts"), "{peeked:?}");
+    let requeued = world.output(&["requeue", "--from", "work-dlq", "--to", "work"]);
+    assert_eq!(requeued.code, 0, "{requeued:?}");
+    let again = host.settled(5).pop().unwrap();
+    assert_eq!((&again["attempt"], &again["outcome"]), (&Value::from(1), &bad[0]["outcome"]));
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn a_drain_gives_back_what_has_not_started() {
+    let world = world(RabbitMq::shared(), WORK);
+    let mut host = world.started();
+    world.send("work", ["w2000"; 12]);
+    is_busy(&host, &world, 4);
+    let begun = Instant::now();
+    assert_eq!(host.stop(), 0);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let acked = host.lines().iter().filter(|line| line["outcome"] == "ack").count() as u64;
+    assert!((1..12).contains(&acked), "{acked}");
+    until("the rest is there", PATIENCE, || (world.depth("work").visible == 12 - acked).then_some(()));
+
+    let mut next = world.started();
+    let lines = next.settled(12 - acked as usize);
+    assert!(lines.iter().all(|line| line["outcome"] == "ack"), "{lines:?}");
+    assert_eq!(next.stop(), 0);
+}
+
+/// What is in hand when the connection is lost is stopped, and comes again; nothing is lost.
+#[test]
+fn a_lost_connection_stops_its_handlers_and_loses_nothing() {
+    let server = RabbitMq::start();
+    let world = world(&server, WORK);
+    let mut host = world.started();
+    world.send("work", ["w8000", "w8000", "ack", "ack", "ack"]);
+    is_busy(&host, &world, 2);
+    let cut_at = Instant::now();
+    server.cut();
+    let lost = host.wait_for(PATIENCE, |line| line["message"] == "lease lost");
+    assert!(cut_at.elapsed() < Duration::from_secs(5), "{lost} after {:?}", cut_at.elapsed());
+    let lines = host.settled(7);
+    let stopped: Vec<_> = lines.iter().filter(|line| line["disposition"] == "none").collect();
+    let acked: Vec<_> = lines.iter().filter(|line| line["outcome"] == "ack").collect();
+    assert_eq!((stopped.len(), acked.len()), (2, 5), "{lines:?}");
+    assert_eq!(acked.iter().filter(|line| line["attempt"] == 2).count(), 2, "{lines:?}");
+    assert_eq!(world.verdict()["status"], "healthy");
+    assert_eq!(host.stop(), 0);
+    assert_eq!(world.depth("work").visible + world.depth("work").dead_lettered, 0);
+}
+
+/// A server that is gone for a while, and comes back.
+#[test]
+fn a_host_lives_while_the_server_is_away() {
+    let server = RabbitMq::start();
+    let world = world(&server, WORK);
+    let mut host = world.started();
+    world.send("work", ["ack"; 3]);
+    host.settled(3);
+    server.ctl(&["stop_app"]);
+    host.wait_for(PATIENCE, |line| line["message"] == "receive failed");
+    server.ctl(&["start_app"]);
+    world.send("work", ["ack"; 3]);
+    host.settled(6);
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn credentials_that_are_refused_end_the_start_with_the_cure() {
+    let server = RabbitMq::shared();
+    let mut world = world(server, WORK);
+    world.set("HOSTLER_QUEUE__RABBITMQ__URL", server.url().replace("guest:guest", "guest:secret-4711"));
+    let said = world.output(&["run"]);
+    assert_eq!(said.code, 69, "{said:?}");
+    assert!(said.stderr.contains("queue.rabbitmq.url") && !said.stderr.contains("secret-4711"), "{said:?}");
+}
+
+#[test]
+fn without_permission_to_create_a_missing_queue_is_named_with_the_way_out() {
+    let server = RabbitMq::shared();
+    let mut world = world(server, WORK);
+    world.set("HOSTLER_QUEUE__RABBITMQ__PROVISION", "check".to_owned());
+    let said = world.output(&["run"]);
+    assert!(said.code == 69 && said.stderr.contains("hostler provision"), "{said:?}");
+    assert_eq!(world.output(&["provision"]).code, 0);
+    let mut host = world.started();
+    world.send("work", ["ack"]);
+    host.settled(1);
+    assert_eq!(host.stop(), 0);
+    let checked = world.output(&["check"]);
+    assert_eq!(checked.code, 0, "{checked:?}");
+}

@@ -1,0 +1,183 @@
+//! What the driver does when connections end and hosts take turns, beyond the conformance suite.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostler_queue::{Admin, Broker, ChannelSpec, Delivery, LeaseError, Link, Queue, QueueError, Receive, Settlement};
+use hostler_queue_rabbitmq::{Options, RabbitBroker};
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::rabbitmq::RabbitMq;
+use crate::support::servers::unique;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn jobs() -> Channel {
+    "jobs".parse().unwrap()
+}
+
+fn spec(ordered: bool) -> ChannelSpec {
+    ChannelSpec { ordered, max_receives: Some(100), ..ChannelSpec::new(jobs()) }
+}
+
+async fn broker(server: &RabbitMq, prefix: &str) -> RabbitBroker {
+    let options = Options {
+        url: server.url(),
+        prefix: prefix.to_owned(),
+        ladder_prefix: Some("shared-".to_owned()),
+        create_missing: true,
+        channels: vec![jobs()],
+        heartbeat: Duration::from_secs(2),
+        ..Options::default()
+    };
+    RabbitBroker::connect(options).await.unwrap()
+}
+
+async fn send(broker: &RabbitBroker, count: usize, group: Option<&str>) {
+    let message =
+        |n: usize| Outgoing { body: n.to_string().into(), group: group.map(str::to_owned), ..Outgoing::default() };
+    for sent in broker.send(&jobs(), (0..count).map(message).collect()).await {
+        sent.unwrap();
+    }
+}
+
+async fn receive(queue: &Arc<dyn Queue>, max: usize, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
+    let request = Receive { max, wait, lease: Duration::from_secs(60) };
+    queue.receive(request, &CancellationToken::new()).await
+}
+
+/// The next message, which must come. Errors meanwhile are those of a connection that is not yet back.
+async fn next(queue: &Arc<dyn Queue>) -> Delivery {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Ok(Some(delivery)) = receive(queue, 1, Duration::from_secs(2)).await.map(|mut received| received.pop()) {
+            return delivery;
+        }
+        assert!(Instant::now() < deadline, "no message came");
+    }
+}
+
+fn body(delivery: &Delivery) -> usize {
+    std::str::from_utf8(&delivery.message.body).unwrap().parse().unwrap()
+}
+
+async fn ack(queue: &Arc<dyn Queue>, delivery: Delivery) {
+    queue.settle(vec![Settlement::Ack(delivery.receipt)]).await.remove(0).unwrap();
+}
+
+#[tokio::test]
+async fn a_lost_connection_takes_leases_back_and_its_receipts_settle_nothing() {
+    let server = tokio::task::spawn_blocking(RabbitMq::start).await.unwrap();
+    let broker = broker(&server, "cut-").await;
+    let queue = broker.open(&spec(false)).await.unwrap();
+    send(&broker, 3, None).await;
+    let (first, second) = (next(&queue).await, next(&queue).await);
+    let leases = [first.receipt.lease(), second.receipt.lease()];
+    let server = tokio::task::spawn_blocking(move || {
+        server.cut();
+        server
+    });
+    let cut_at = Instant::now();
+    let taken = timeout(PATIENCE, queue.taken_back()).await.unwrap();
+    let server = server.await.unwrap();
+    assert!(cut_at.elapsed() < Duration::from_secs(10), "{:?}", cut_at.elapsed());
+    assert!(taken.len() == 2 && taken.iter().all(|lease| leases.contains(lease)), "{taken:?}");
+
+    let mut attempts = Vec::new();
+    for _ in 0..3 {
+        let again = next(&queue).await;
+        attempts.push((body(&again), again.attempt));
+        ack(&queue, again).await;
+    }
+    attempts.sort_unstable();
+    assert_eq!(attempts, [(0, 2), (1, 2), (2, 1)], "what was only sent ahead has had no attempt");
+    let late = queue.settle(vec![Settlement::Ack(first.receipt)]).await.remove(0).unwrap_err();
+    assert!(matches!(late.error, LeaseError::Lost(_)), "{:?}", late.error);
+    let mut link = broker.link();
+    timeout(PATIENCE, link.wait_for(|link| *link == Link::Up)).await.unwrap().unwrap();
+    send(&broker, 1, None).await;
+    ack(&queue, next(&queue).await).await;
+    drop(server);
+}
+
+/// One host has half of a group, and ends, by a rest or by its death; the other goes on where it was.
+#[tokio::test]
+async fn the_order_of_a_group_survives_a_change_of_hosts() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    for dies in [false, true] {
+        let prefix = format!("{}-", unique("turn"));
+        let (one, other) = (broker(server, &prefix).await, broker(server, &prefix).await);
+        let first = one.open(&spec(true)).await.unwrap();
+        let second = other.open(&spec(true)).await.unwrap();
+        send(&one, 30, Some("g")).await;
+        for n in 0..5 {
+            let delivery = next(&first).await;
+            assert_eq!(body(&delivery), n);
+            ack(&first, delivery).await;
+        }
+        let in_hand = next(&first).await;
+        assert_eq!(body(&in_hand), 5);
+        assert_eq!(receive(&second, 10, Duration::from_secs(2)).await.unwrap().len(), 0, "it is not its turn");
+        if dies {
+            drop((first, one, in_hand));
+        } else {
+            first.rest().await;
+            assert_eq!(receive(&second, 10, Duration::from_secs(2)).await.unwrap().len(), 0, "one is still in hand");
+            ack(&first, in_hand).await;
+        }
+        for n in if dies { 5 } else { 6 }..30 {
+            let delivery = next(&second).await;
+            assert_eq!(body(&delivery), n, "{dies}");
+            ack(&second, delivery).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_sent_ahead_goes_back_at_a_rest() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let prefix = format!("{}-", unique("rest"));
+    let (one, other) = (broker(server, &prefix).await, broker(server, &prefix).await);
+    let first = one.open(&spec(false)).await.unwrap();
+    let second = other.open(&spec(false)).await.unwrap();
+    send(&one, 10, None).await;
+    let in_hand = next(&first).await;
+    assert_eq!(receive(&second, 10, Duration::ZERO).await.unwrap().len(), 0, "all are sent ahead to the other");
+    first.rest().await;
+    let mut taken = Vec::new();
+    while taken.len() < 9 {
+        taken.push(next(&second).await);
+    }
+    ack(&first, in_hand).await;
+    queue_back(&second, taken).await;
+    second.rest().await;
+    for _ in 0..9 {
+        let delivery = next(&first).await;
+        ack(&first, delivery).await;
+    }
+    assert_eq!(one.depths(&[jobs()]).await.unwrap()[0].total(), 0);
+}
+
+async fn queue_back(queue: &Arc<dyn Queue>, taken: Vec<Delivery>) {
+    let back = taken.into_iter().map(|delivery| Settlement::GiveBack(delivery.receipt, Duration::ZERO)).collect();
+    assert!(queue.settle(back).await.iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn a_queue_in_another_form_is_found_with_the_way_out() {
+    use hostler_queue::{Action, Provisioner};
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let prefix = format!("{}-", unique("drift"));
+    let broker = broker(server, &prefix).await;
+    broker.open(&spec(false)).await.unwrap();
+    assert_eq!(broker.inspect(&spec(false)).await.unwrap(), []);
+    assert_eq!(broker.plan(&[spec(false)]).await.unwrap(), []);
+    let findings = broker.inspect(&spec(true)).await.unwrap();
+    assert!(findings.iter().any(|finding| finding.fatal && finding.cure.contains("delete_queue")), "{findings:?}");
+    let plan = broker.plan(&[spec(true)]).await.unwrap();
+    assert!(plan.iter().all(|change| change.action == Action::Leave) && !plan.is_empty(), "{plan:?}");
+    assert!(matches!(broker.open(&spec(true)).await.map(drop), Err(QueueError::Refused(_))));
+}
