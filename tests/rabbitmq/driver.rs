@@ -7,6 +7,9 @@ use hostler_queue::{Admin, Broker, ChannelSpec, Delivery, LeaseError, Link, Queu
 use hostler_queue_rabbitmq::{Options, RabbitBroker};
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -14,23 +17,30 @@ use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+const HEARTBEAT: Duration = Duration::from_secs(2);
 
 fn jobs() -> Channel {
     "jobs".parse().unwrap()
 }
 
 fn spec(ordered: bool) -> ChannelSpec {
-    ChannelSpec { ordered, max_receives: Some(100), ..ChannelSpec::new(jobs()) }
+    // Most messages of an ordered queue stay on the server.
+    let window = if ordered { 1 } else { 64 };
+    ChannelSpec { ordered, window, max_receives: Some(100), ..ChannelSpec::new(jobs()) }
 }
 
 async fn broker(server: &RabbitMq, prefix: &str) -> RabbitBroker {
+    connect(server.url(), prefix).await
+}
+
+async fn connect(url: String, prefix: &str) -> RabbitBroker {
     let options = Options {
-        url: server.url(),
+        url,
         prefix: prefix.to_owned(),
         ladder_prefix: Some("shared-".to_owned()),
         create_missing: true,
         channels: vec![jobs()],
-        heartbeat: Duration::from_secs(2),
+        heartbeat: HEARTBEAT,
         ..Options::default()
     };
     RabbitBroker::connect(options).await.unwrap()
@@ -101,6 +111,55 @@ async fn a_lost_connection_takes_leases_back_and_its_receipts_settle_nothing() {
     send(&broker, 1, None).await;
     ack(&queue, next(&queue).await).await;
     drop(server);
+}
+
+/// A network to the server that can fall silent, while both ends consider their connections open.
+struct Network {
+    port: u16,
+    silent: watch::Sender<bool>,
+}
+
+impl Network {
+    async fn before(server: &RabbitMq) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (port, target) = (listener.local_addr().unwrap().port(), server.port());
+        let (silent, heard) = watch::channel(false);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (server, mut heard) = (TcpStream::connect(("127.0.0.1", target)).await.unwrap(), heard.clone());
+                tokio::spawn(async move {
+                    let (mut client, mut server) = (client, server);
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut client, &mut server) => {}
+                        _ = async { heard.wait_for(|silent| *silent).await.map(drop) } => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        Self { port, silent }
+    }
+}
+
+/// The server takes back what a silent client has after two intervals of heartbeats. The client must give up before.
+#[tokio::test]
+async fn a_silent_server_loses_its_leases_within_an_interval_of_heartbeats() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let network = Network::before(server).await;
+    let prefix = format!("{}-", unique("silent"));
+    let through = connect(format!("amqp://guest:guest@127.0.0.1:{}", network.port), &prefix).await;
+    let queue = through.open(&spec(false)).await.unwrap();
+    send(&through, 1, None).await;
+    let delivery = next(&queue).await;
+    tokio::time::sleep(2 * HEARTBEAT).await;
+    assert!(timeout(Duration::from_millis(1), queue.taken_back()).await.is_err(), "while the server answers");
+    network.silent.send_replace(true);
+    let silent_at = Instant::now();
+    let taken = timeout(PATIENCE, queue.taken_back()).await.unwrap();
+    assert_eq!(taken, [delivery.receipt.lease()]);
+    assert!(silent_at.elapsed() < HEARTBEAT + Duration::from_millis(500), "{:?}", silent_at.elapsed());
+    let other = broker(server, &prefix).await.open(&spec(false)).await.unwrap();
+    assert_eq!(next(&other).await.attempt, 2);
+    assert!(silent_at.elapsed() > HEARTBEAT, "the server waited: {:?}", silent_at.elapsed());
 }
 
 /// One host has half of a group, and ends, by a rest or by its death; the other goes on where it was.

@@ -48,6 +48,11 @@ impl RabbitMq {
         SHARED.get_or_init(Self::start)
     }
 
+    /// Returns the port of the server.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Returns the URL of the server.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}", self.port)

@@ -8,12 +8,13 @@ use std::time::{Duration, SystemTime};
 use futures_core::Stream;
 use hostler_queue::QueueError;
 use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, ChannelFlowOptions,
+    QueueDeclareOptions,
 };
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Shared;
 use crate::envelope::Mail;
@@ -37,7 +38,8 @@ pub(super) struct Feed {
     /// Set if nothing is to be received for a while.
     rests: bool,
     pump: JoinSet<()>,
-    _clock: JoinSet<()>,
+    /// Tasks that live as long as the channel.
+    _watches: JoinSet<()>,
 }
 
 /// The way to settle the messages of a channel.
@@ -85,10 +87,11 @@ impl Feed {
         shared.begin(None);
         let number = shared.lock().unacked.channel();
         let acks = Acks { channel, number };
-        let mut clock = JoinSet::new();
-        clock.spawn(watch_clock(Arc::clone(shared), acks.clone()));
+        let mut watches = JoinSet::new();
+        watches.spawn(watch_clock(Arc::clone(shared), acks.clone()));
+        watches.spawn(watch_link(Arc::clone(shared), acks.clone()));
         let shared = Arc::clone(shared);
-        let mut feed = Self { shared, acks, source: None, rests: false, pump: JoinSet::new(), _clock: clock };
+        let mut feed = Self { shared, acks, source: None, rests: false, pump: JoinSet::new(), _watches: watches };
         feed.begin().await?;
         Ok(feed)
     }
@@ -221,6 +224,25 @@ async fn watch_clock(shared: Arc<Shared>, acks: Acks) {
         }
         let back = shared.change(|unacked| unacked.tick(Instant::now()));
         acks.requeue_all(back).await;
+    }
+}
+
+/// Ends the channel when the server has given no sign of life for an interval of heartbeats. The server itself takes a silent
+/// client's messages back after two intervals, and the client library notices a silent server after two. The handlers must be
+/// stopped before.
+async fn watch_link(shared: Arc<Shared>, acks: Acks) {
+    let half = shared.service.options.heartbeat / 2;
+    loop {
+        sleep(half).await;
+        if shared.lock().unacked.len() == 0 {
+            continue;
+        }
+        // The server answers this without asking the queue, which may have no leader for a while.
+        match timeout(half, acks.channel.channel_flow(ChannelFlowOptions { active: true })).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return end(&shared, acks.number, error.to_string()),
+            Err(_) => return end(&shared, acks.number, format!("no sign of life for {:?}", 2 * half)),
+        }
     }
 }
 
