@@ -240,3 +240,84 @@ async fn a_queue_in_another_form_is_found_with_the_way_out() {
     assert!(plan.iter().all(|change| change.action == Action::Leave) && !plan.is_empty(), "{plan:?}");
     assert!(matches!(broker.open(&spec(true)).await.map(drop), Err(QueueError::Refused(_))));
 }
+
+async fn ctl(server: &Arc<RabbitMq>, args: &'static [&'static str]) {
+    let server = Arc::clone(server);
+    tokio::task::spawn_blocking(move || server.ctl(args)).await.unwrap();
+}
+
+/// Sends a message. Returns the error.
+async fn send_once(broker: &RabbitBroker) -> Option<String> {
+    let jobs = jobs();
+    let sending = broker.send(&jobs, vec![Outgoing { body: "7".into(), ..Outgoing::default() }]);
+    timeout(PATIENCE, sending).await.unwrap().remove(0).err().map(|error| error.to_string())
+}
+
+/// Sends a message until it is taken.
+async fn send_in_the_end(broker: &RabbitBroker) {
+    let deadline = Instant::now() + 2 * PATIENCE;
+    while let Some(error) = send_once(broker).await {
+        assert!(Instant::now() < deadline, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_comes_back_and_has_everything() {
+    let server = Arc::new(tokio::task::spawn_blocking(RabbitMq::start).await.unwrap());
+    let broker = broker(&server, "away-").await;
+    let queue = broker.open(&spec(false)).await.unwrap();
+    send(&broker, 5, None).await;
+    let in_hand = next(&queue).await;
+    ctl(&server, &["stop_app"]).await;
+    assert_eq!(timeout(PATIENCE, queue.taken_back()).await.unwrap(), [in_hand.receipt.lease()]);
+    let error = receive(&queue, 1, Duration::from_secs(1)).await.unwrap_err();
+    assert!(matches!(error, QueueError::Unavailable(_)), "{error:?}");
+    assert!(matches!(*broker.link().borrow(), Link::Down { .. }));
+    ctl(&server, &["start_app"]).await;
+    send_in_the_end(&broker).await;
+    let mut bodies = Vec::new();
+    for _ in 0..6 {
+        let delivery = next(&queue).await;
+        bodies.push(body(&delivery));
+        ack(&queue, delivery).await;
+    }
+    bodies.sort_unstable();
+    assert_eq!(bodies, [0, 1, 2, 3, 4, 7]);
+}
+
+/// A memory alarm blocks what publishes, and nothing else.
+#[tokio::test]
+async fn a_blocked_server_still_delivers_and_takes_messages_again_later() {
+    let server = Arc::new(tokio::task::spawn_blocking(RabbitMq::start).await.unwrap());
+    let broker = broker(&server, "full-").await;
+    let queue = broker.open(&spec(false)).await.unwrap();
+    send(&broker, 3, None).await;
+    ctl(&server, &["set_vm_memory_high_watermark", "absolute", "1MB"]).await;
+    let error = send_once(&broker).await;
+    assert!(error.as_ref().is_some_and(|error| error.contains("accepts no messages")), "{error:?}");
+    assert!(matches!(*broker.link().borrow(), Link::Blocked(_)));
+    for _ in 0..3 {
+        ack(&queue, next(&queue).await).await;
+    }
+    ctl(&server, &["set_vm_memory_high_watermark", "0.6"]).await;
+    send_in_the_end(&broker).await;
+    assert_eq!(body(&next(&queue).await), 7);
+    assert_eq!(*broker.link().borrow(), Link::Up);
+}
+
+#[tokio::test]
+async fn a_queue_that_is_deleted_under_its_consumer_is_named_and_may_come_again() {
+    let server = Arc::new(tokio::task::spawn_blocking(RabbitMq::start).await.unwrap());
+    let broker = broker(&server, "gone-").await;
+    let queue = broker.open(&spec(false)).await.unwrap();
+    send(&broker, 1, None).await;
+    let in_hand = next(&queue).await;
+    ctl(&server, &["delete_queue", "gone-jobs"]).await;
+    assert_eq!(timeout(PATIENCE, queue.taken_back()).await.unwrap(), [in_hand.receipt.lease()]);
+    let error = receive(&queue, 1, Duration::from_secs(1)).await.unwrap_err();
+    assert!(matches!(&error, QueueError::Refused(text) if text.contains("gone-jobs")), "{error:?}");
+    assert!(broker.depths(&[jobs()]).await.unwrap()[0].missing);
+    broker.open(&spec(false)).await.unwrap();
+    send(&broker, 1, None).await;
+    ack(&queue, next(&queue).await).await;
+}
