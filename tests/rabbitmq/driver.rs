@@ -34,7 +34,11 @@ async fn broker(server: &RabbitMq, prefix: &str) -> RabbitBroker {
 }
 
 async fn connect(url: String, prefix: &str) -> RabbitBroker {
-    let options = Options {
+    RabbitBroker::connect(options(url, prefix)).await.unwrap()
+}
+
+fn options(url: String, prefix: &str) -> Options {
+    Options {
         url,
         prefix: prefix.to_owned(),
         ladder_prefix: Some("shared-".to_owned()),
@@ -42,8 +46,7 @@ async fn connect(url: String, prefix: &str) -> RabbitBroker {
         channels: vec![jobs()],
         heartbeat: HEARTBEAT,
         ..Options::default()
-    };
-    RabbitBroker::connect(options).await.unwrap()
+    }
 }
 
 async fn send(broker: &RabbitBroker, count: usize, group: Option<&str>) {
@@ -320,4 +323,24 @@ async fn a_queue_that_is_deleted_under_its_consumer_is_named_and_may_come_again(
     broker.open(&spec(false)).await.unwrap();
     send(&broker, 1, None).await;
     ack(&queue, next(&queue).await).await;
+}
+
+#[tokio::test]
+async fn the_management_api_lists_queues_and_counts_what_is_in_flight() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let prefix = format!("{}-", unique("listed"));
+    let options = Options { management_url: Some(server.management_url()), ..options(server.url(), &prefix) };
+    let broker = RabbitBroker::connect(options).await.unwrap();
+    let spec = ChannelSpec { max_receives: Some(5), ..ChannelSpec::new("shop.jobs".parse().unwrap()) };
+    let queue = broker.open(&spec).await.unwrap();
+    broker.send(&"elsewhere".parse().unwrap(), vec![Outgoing::default()]).await.remove(0).unwrap();
+    send(&broker, 3, None).await;
+    let _in_hand = next(&queue).await;
+    let listed = broker.channels().await.unwrap().into_iter().map(|channel| channel.to_string());
+    assert_eq!(listed.collect::<Vec<_>>(), ["elsewhere", "jobs", "jobs-dlq"]);
+    let deadline = Instant::now() + PATIENCE;
+    // The server counts every few seconds.
+    while broker.depths(&[jobs()]).await.unwrap()[0].in_flight != Some(3) {
+        assert!(Instant::now() < deadline, "{:?}", broker.depths(&[jobs()]).await);
+    }
 }

@@ -21,6 +21,7 @@ const START: &str = r#"epmd -port "$0" -address 127.0.0.1 & exec "$1""#;
 pub struct RabbitMq {
     keeper: Child,
     port: u16,
+    management: u16,
     folder: TempDir,
 }
 
@@ -28,16 +29,18 @@ impl RabbitMq {
     /// Starts a server. Waits until it listens.
     pub fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let [port, distribution, names] = free_ports();
-        let mut server =
-            Self { keeper: keeper(folder.path(), &command(folder.path(), port, distribution, names)), port, folder };
+        let ports: [u16; 4] = free_ports();
+        let [port, management, ..] = ports;
+        let keeper = keeper(folder.path(), &command(folder.path(), ports));
+        let mut server = Self { keeper, port, management, folder };
         until("the server listens", PATIENCE * 4, || {
             assert!(
                 server.keeper.try_wait().unwrap().is_none(),
                 "RabbitMQ did not start:\n{}",
                 tail(server.folder.path())
             );
-            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok().then_some(())
+            let listens = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+            (listens(port) && listens(management)).then_some(())
         });
         server
     }
@@ -56,6 +59,11 @@ impl RabbitMq {
     /// Returns the URL of the server.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}", self.port)
+    }
+
+    /// Returns the URL of the management API.
+    pub fn management_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.management)
     }
 
     /// Runs `rabbitmqctl`, which must succeed, and returns its output.
@@ -88,13 +96,15 @@ impl Drop for RabbitMq {
 /// Folder of the programs, in the folder of the installation.
 const PROGRAMS: &str = "usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8/sbin";
 
-fn command(folder: &Path, port: u16, distribution: u16, names: u16) -> Command {
+/// Creates the command that starts a server. `ports`: of AMQP, of the management API, of Erlang's distribution and its names.
+fn command(folder: &Path, ports: [u16; 4]) -> Command {
+    let [port, management, distribution, names] = ports;
     let settings = format!(
-        "listeners.tcp.1 = 127.0.0.1:{port}\ncollect_statistics_interval = 60000\nvm_memory_high_watermark.relative = 0.6\n\
+        "listeners.tcp.1 = 127.0.0.1:{port}\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {management}\nvm_memory_high_watermark.relative = 0.6\n\
          disk_free_limit.absolute = 10MB\n"
     );
     fs::write(folder.join("rabbitmq.conf"), settings).unwrap();
-    fs::write(folder.join("plugins"), "[].").unwrap();
+    fs::write(folder.join("plugins"), "[rabbitmq_management].").unwrap();
     let settings =
         format!("RABBITMQ_NODENAME=test{port}@localhost\nRABBITMQ_DIST_PORT={distribution}\nERL_EPMD_PORT={names}\n");
     fs::write(folder.join("env"), settings).unwrap();

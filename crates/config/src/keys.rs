@@ -172,6 +172,13 @@ pub(super) static KEYS: &[Key] = &[
         "`check`: a missing queue is exit code 69 with the cure. `auto`: missing queues and exchanges are created.",
     ),
     key(
+        "queue.rabbitmq.management_url",
+        Kind::Url { example: "http://rabbit.example.com:15672" },
+        DefaultValue::Unset,
+        "Address of the management API, which lists queues and counts messages in flight; unset: neither is known. The user of `url` \
+         needs the tag `monitoring`.",
+    ),
+    key(
         "queue.rabbitmq.heartbeat",
         lasting(SECOND, Duration::from_secs(600)),
         DefaultValue::Value("10s"),

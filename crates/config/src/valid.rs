@@ -98,6 +98,8 @@ pub struct RabbitMq {
     pub prefix: String,
     /// Treatment of queues that are missing when the host starts.
     pub provision: Provision,
+    /// Address of the management API. `None`: the API is not used.
+    pub management_url: Option<String>,
     /// Interval of heartbeats.
     pub heartbeat: Duration,
 }
@@ -176,6 +178,7 @@ impl Config {
                     client_cert: at.maybe("queue.rabbitmq.client_cert")?,
                     prefix: at.need("queue.rabbitmq.prefix")?,
                     provision: at.need("queue.rabbitmq.provision")?,
+                    management_url: url("queue.rabbitmq.management_url")?,
                     heartbeat: at.need("queue.rabbitmq.heartbeat")?,
                 },
             },

@@ -56,6 +56,12 @@ impl Endpoint {
         format!("{}:{}/{}", authority.host, authority.port, vhost.trim_start_matches('/'))
     }
 
+    /// Returns the virtual host, the user and the password.
+    pub(super) fn account(&self) -> (&str, &str, &str) {
+        let user = &self.uri.authority.userinfo;
+        (&self.uri.vhost, &user.username, &user.password)
+    }
+
     async fn connect(&self, role: &str) -> Result<Connection, QueueError> {
         let what = || format!("cannot connect to RabbitMQ at {}", self.address());
         let properties = ConnectionProperties::default().with_connection_name(format!("hostler {role}").into());

@@ -16,6 +16,7 @@
 //! | `send` | messages to queues and exchanges | through `publisher` |
 //! | `queue` | receives; `queue/triage` decides, `queue/feed` takes messages, `queue/settle` settles | server |
 //! | `provision` | plans, findings | through `declare` |
+//! | `management` | what AMQP does not tell | the management API |
 
 mod connection;
 mod declare;
@@ -24,6 +25,7 @@ mod envelope;
 mod fault;
 mod headers;
 mod ladder;
+mod management;
 mod names;
 mod provision;
 mod publisher;
@@ -33,6 +35,7 @@ mod topology;
 mod unacked;
 mod uncounted;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -45,6 +48,7 @@ use tokio::time::Instant;
 
 use connection::{Endpoint, Line};
 use declare::Declarer;
+use management::Management;
 use names::Names;
 use publisher::Publisher;
 use queue::{RabbitQueue, Shared, Source};
@@ -80,8 +84,11 @@ pub struct Options {
     pub create_missing: bool,
     /// Interval of heartbeats. A connection without a sign of life for two intervals is lost.
     pub heartbeat: Duration,
-    /// Channels to list. RabbitMQ does not list queues to a client.
+    /// Known channels. AMQP does not list queues, so these are listed if there is no management API; with it, they tell which
+    /// exchange feeds a queue.
     pub channels: Vec<Channel>,
+    /// Address of the management API, for example `http://rabbit.example.com:15672`. `None`: the API is not used.
+    pub management_url: Option<String>,
 }
 
 impl Default for Options {
@@ -95,6 +102,7 @@ impl Default for Options {
             create_missing: false,
             heartbeat: Duration::from_secs(10),
             channels: Vec::new(),
+            management_url: None,
         }
     }
 }
@@ -109,6 +117,7 @@ struct Service {
     declarer: Declarer,
     publisher: Publisher,
     targets: Targets,
+    management: Option<Management>,
     /// Opened queues, to count the messages that the server has sent ahead.
     opened: Mutex<Vec<Weak<Shared>>>,
 }
@@ -145,12 +154,16 @@ impl RabbitBroker {
         let (publishing, consuming) =
             (Line::new(Arc::clone(&endpoint), "publishing"), Line::new(Arc::clone(&endpoint), "consuming"));
         let names = Names::new(&options.prefix, options.ladder_prefix.as_ref().unwrap_or(&options.prefix));
+        let (vhost, user, password) = endpoint.account();
+        let management = options.management_url.as_ref();
+        let management = management.map(|url| Management::new(url, vhost, user, password)).transpose()?;
         publishing.get(Instant::now()).await?;
         Ok(Self(Arc::new(Service {
             address: endpoint.address().into(),
             declarer: Declarer::new(Arc::clone(&publishing), names.clone()),
             publisher: Publisher::new(Arc::clone(&publishing)),
             targets: Targets::default(),
+            management,
             opened: Mutex::default(),
             options,
             names,
@@ -165,6 +178,20 @@ impl RabbitBroker {
         opened.retain(|shared| shared.strong_count() > 0);
         opened.push(Arc::downgrade(queue.shared()));
         Arc::new(queue)
+    }
+
+    /// Returns the known channels that exist, with their dead-letter queues.
+    async fn known_channels(&self) -> Result<Vec<Channel>, QueueError> {
+        let mut found = Vec::new();
+        for channel in &self.0.options.channels {
+            for queue in [channel.clone()].into_iter().chain(channel.dead_letter_queue().parse().ok()) {
+                let name = self.0.names.full(queue.queue());
+                if !found.contains(&queue) && self.0.declarer.ready(&name).await?.is_some() {
+                    found.push(queue);
+                }
+            }
+        }
+        Ok(found)
     }
 
     async fn depth(&self, channel: &Channel) -> Result<Depth, QueueError> {
@@ -234,24 +261,29 @@ impl Broker for RabbitBroker {
 
 #[async_trait]
 impl Admin for RabbitBroker {
-    /// Lists the known channels that exist, with their dead-letter queues. RabbitMQ does not list queues to a client.
+    /// Lists all queues by the management API. Without it, lists the known channels that exist, with their dead-letter queues.
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
-        let mut found = Vec::new();
-        for channel in &self.0.options.channels {
-            for queue in [channel.clone()].into_iter().chain(channel.dead_letter_queue().parse().ok()) {
-                let name = self.0.names.full(queue.queue());
-                if !found.contains(&queue) && self.0.declarer.ready(&name).await?.is_some() {
-                    found.push(queue);
-                }
-            }
-        }
-        Ok(found)
+        let Some(management) = &self.0.management else { return self.known_channels().await };
+        let queues = management.queues().await?;
+        let channels = queues.keys().filter_map(|queue| self.0.names.channel(queue));
+        let known = &self.0.options.channels;
+        let fed = |queue: Channel| known.iter().find(|channel| channel.alone() == queue).cloned().unwrap_or(queue);
+        Ok(channels.map(fed).collect())
     }
 
     async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
+        let unacked = match &self.0.management {
+            // The other counts are known without it.
+            Some(management) => management.queues().await.unwrap_or_else(|error| {
+                tracing::debug!(%error, "unacked messages are not counted");
+                BTreeMap::new()
+            }),
+            None => BTreeMap::new(),
+        };
         let mut depths = Vec::new();
         for channel in channels {
-            depths.push(self.depth(channel).await);
+            let in_flight = unacked.get(&self.0.names.full(channel.queue())).copied().flatten();
+            depths.push(self.depth(channel).await.map(|depth| Depth { in_flight, ..depth }));
         }
         Ok(depths)
     }

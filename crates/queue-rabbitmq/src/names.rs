@@ -1,5 +1,7 @@
 //! Names of queues and exchanges on the server.
 
+use hostler_types::channel::Channel;
+
 /// Names of one installation: each begins with the prefix of the config.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
@@ -16,6 +18,11 @@ impl Names {
     /// Returns the name of a queue or an exchange.
     pub(super) fn full(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
+    }
+
+    /// Returns the channel of a queue on the server. `None`: the name has another prefix, or is not a channel's.
+    pub(super) fn channel(&self, queue: &str) -> Option<Channel> {
+        queue.strip_prefix(&self.prefix)?.parse().ok().filter(|channel: &Channel| channel.exchange().is_none())
     }
 
     /// Returns the name of the exchange and the queue of a level of the delay ladder.
@@ -54,5 +61,14 @@ mod tests {
             assert!(ladder.parse::<hostler_types::channel::Channel>().is_err(), "no channel has such a name: {ladder}");
         }
         assert!(!names.is_ladder(&names.full("hostler-delay")));
+    }
+
+    #[test]
+    fn channels_are_told_from_queues_of_others() {
+        let names = Names::new("prod-", "prod-");
+        assert_eq!(names.channel(&names.full("orders")), "orders".parse().ok());
+        for other in ["orders", "prod-", "prod-a b", "prod-orders.turn", &names.level(3)] {
+            assert_eq!(names.channel(other), None, "{other}");
+        }
     }
 }

@@ -64,6 +64,7 @@ fn options(config: &Config) -> Result<Options, QueueError> {
         create_missing: rabbitmq.provision == Provision::Auto,
         heartbeat: rabbitmq.heartbeat,
         channels: consumed.chain(sent_to).collect(),
+        management_url: rabbitmq.management_url.clone(),
     })
 }
 
