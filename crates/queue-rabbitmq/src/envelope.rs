@@ -186,7 +186,7 @@ impl Mail {
             .with_message_id(short(&self.message.id))
             .with_delivery_mode(PERSISTENT)
             .with_headers(headers);
-        let texts: [(_, fn(BasicProperties, ShortString) -> BasicProperties); 7] = [
+        let texts: [(_, headers::Set); 7] = [
             (old.content_type(), BasicProperties::with_content_type),
             (old.content_encoding(), BasicProperties::with_content_encoding),
             (old.correlation_id(), BasicProperties::with_correlation_id),

@@ -8,11 +8,14 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 /// encoding of a table.
 const TYPE: &str = "amqp:";
 
+/// Sets a property.
+pub(super) type Set = fn(BasicProperties, ShortString) -> BasicProperties;
+
 /// A property that is shown as an attribute.
 struct Property {
     name: &'static str,
     get: fn(&BasicProperties) -> &Option<ShortString>,
-    set: fn(BasicProperties, ShortString) -> BasicProperties,
+    set: Set,
 }
 
 const PROPERTIES: [Property; 6] = [
