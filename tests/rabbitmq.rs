@@ -41,7 +41,7 @@ fn field<'a>(lines: &'a [Value], name: &str) -> Vec<&'a Value> {
 }
 
 fn is_busy(host: &Host, world: &World, running: u64) {
-    let shown = || world.verdict()["consumers"][0]["in_flight"].as_u64();
+    let shown = || world.verdict()["report"]["consumers"][0]["in_flight"].as_u64();
     until("handlers run", PATIENCE, || (shown() == Some(running)).then_some(()));
     assert!(host.lines().iter().all(|line| line["message"] != "lease lost"));
 }
@@ -100,7 +100,8 @@ fn a_lost_connection_stops_its_handlers_and_loses_nothing() {
     let cut_at = Instant::now();
     server.cut();
     let lost = host.wait_for(PATIENCE, |line| line["message"] == "lease lost");
-    assert!(cut_at.elapsed() < Duration::from_secs(5), "{lost} after {:?}", cut_at.elapsed());
+    // Most of it is `rabbitmqctl`.
+    assert!(cut_at.elapsed() < Duration::from_secs(7), "{lost} after {:?}", cut_at.elapsed());
     let lines = host.settled(7);
     let stopped: Vec<_> = lines.iter().filter(|line| line["disposition"] == "none").collect();
     let acked: Vec<_> = lines.iter().filter(|line| line["outcome"] == "ack").collect();
@@ -125,6 +126,24 @@ fn a_host_lives_while_the_server_is_away() {
     world.send("work", ["ack"; 3]);
     host.settled(6);
     assert_eq!(host.stop(), 0);
+}
+
+/// Indeed's reason for delay queues: what is requeued to the head of a queue blocks it.
+#[test]
+fn unprocessable_messages_do_not_hold_up_the_others() {
+    let world = world(RabbitMq::shared(), &WORK.replace("concurrency = 4", "concurrency = 16"));
+    world.provision();
+    world.send("work", ["x1"; 500]);
+    world.send("work", ["ack"; 500]);
+    let mut host = world.start();
+    let consuming = host.wait_for(PATIENCE, |line| line["message"] == "consuming");
+    let begun = Instant::now();
+    let acked = || host.lines().iter().filter(|line| line["outcome"] == "ack").count();
+    until("the good ones are done", PATIENCE, || (acked() == 500).then_some(()));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?} after {consuming}", begun.elapsed());
+    assert_eq!(host.settled(2000).len(), 2000, "each bad one three times");
+    until("they are dead letters", PATIENCE, || (world.depth("work").dead_lettered == 500).then_some(()));
+    assert_eq!((world.depth("work").visible, host.stop()), (0, 0));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostler_queue::{Admin, Broker, ChannelSpec, Delivery, LeaseError, Link, Queue, QueueError, Receive, Settlement};
+use hostler_queue::{
+    Action, Admin, Broker, ChannelSpec, Delivery, LeaseError, Link, Provisioner, Queue, QueueError, Receive, Settlement,
+};
 use hostler_queue_rabbitmq::{Options, RabbitBroker};
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
@@ -230,7 +232,6 @@ async fn queue_back(queue: &Arc<dyn Queue>, taken: Vec<Delivery>) {
 
 #[tokio::test]
 async fn a_queue_in_another_form_is_found_with_the_way_out() {
-    use hostler_queue::{Action, Provisioner};
     let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
     let prefix = format!("{}-", unique("drift"));
     let broker = broker(server, &prefix).await;
@@ -343,4 +344,50 @@ async fn the_management_api_lists_queues_and_counts_what_is_in_flight() {
     while broker.depths(&[jobs()]).await.unwrap()[0].in_flight != Some(3) {
         assert!(Instant::now() < deadline, "{:?}", broker.depths(&[jobs()]).await);
     }
+}
+
+/// The permissions that the book names for a consumer's user are enough.
+#[tokio::test]
+async fn a_user_with_the_permissions_of_the_book_can_do_all_that_a_consumer_does() {
+    let server = Arc::new(tokio::task::spawn_blocking(RabbitMq::start).await.unwrap());
+    let as_user = |url| Options { ladder_prefix: None, ..options(url, "p-") };
+    let admin = RabbitBroker::connect(as_user(server.url())).await.unwrap();
+    let spec =
+        |ordered| ChannelSpec { ordered, max_receives: Some(5), ..ChannelSpec::new("shop.jobs".parse().unwrap()) };
+    admin.open(&spec(false)).await.unwrap();
+    ctl(&server, &["add_user", "worker", "secret"]).await;
+    let book = include_str!("../../book/src/rabbitmq.md");
+    let pattern = |right: &str| {
+        let row = book.lines().find(|line| line.starts_with(&format!("| {right} |"))).unwrap();
+        row.split('`').nth(1).unwrap().replace("\\|", "|").replace("<prefix>", "p-")
+    };
+    let patterns = ["configure", "write", "read"].map(pattern);
+    let set = Arc::clone(&server);
+    tokio::task::spawn_blocking(move || {
+        let [configure, write, read] = &patterns;
+        set.ctl(&["set_permissions", "worker", configure, write, read])
+    })
+    .await
+    .unwrap();
+
+    let url = server.url().replace("guest:guest", "worker:secret");
+    let worker = RabbitBroker::connect(Options { create_missing: false, ..as_user(url) }).await.unwrap();
+    let queue = worker.open(&spec(false)).await.unwrap();
+    for channel in ["jobs", "shop"] {
+        let delayed = Outgoing { delay: Duration::from_secs(1), ..Outgoing::default() };
+        for sent in worker.send(&channel.parse().unwrap(), vec![Outgoing::default(), delayed]).await {
+            sent.unwrap();
+        }
+    }
+    for n in 0..4 {
+        let Delivery { receipt, message, .. } = next(&queue).await;
+        let settlement = match n {
+            0 => Settlement::Release(receipt, Duration::from_secs(1)),
+            1 => Settlement::DeadLetter { receipt, message, reason: "why".to_owned() },
+            _ => Settlement::Ack(receipt),
+        };
+        queue.settle(vec![settlement]).await.remove(0).unwrap();
+    }
+    ack(&queue, next(&queue).await).await;
+    assert_eq!(worker.depths(&[jobs()]).await.unwrap()[0].dead_lettered, 1);
 }
