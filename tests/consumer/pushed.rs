@@ -2,11 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use hostler_consumer::Spec;
+use hostler_consumer::{Phase, Spec};
+use hostler_queue::Broker;
 use hostler_types::Rate;
+use hostler_types::message::Outgoing;
 use tokio::time::{Instant, sleep};
 
-use super::{SECOND, Stage, spec};
+use super::{SECOND, Stage, spec, work};
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_the_service_takes_away_stops_its_handler_at_once() {
@@ -21,6 +23,46 @@ async fn a_lease_that_the_service_takes_away_stops_its_handler_at_once() {
     assert_eq!(stage.script.most_at_once.load(Ordering::SeqCst), 2, "the first run ended before the second began");
     stage.until_settled(1).await;
     assert_eq!(stage.broker.settled().len(), 1, "the other message is not affected");
+}
+
+/// The service may take a lease away before the consumer knows of the delivery.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_taken_away_before_its_delivery_arrives_starts_no_handler() {
+    let stage = Stage::start(spec(), []).await;
+    sleep(SECOND).await;
+    stage.broker.hold_receives(true);
+    let hang = Outgoing { body: "hang".into(), ..Outgoing::default() };
+    stage.broker.send(&work(), vec![hang]).await.remove(0).unwrap();
+    sleep(SECOND).await;
+    stage.broker.take_back(&stage.broker.id_of(b"hang"));
+    sleep(SECOND).await;
+    stage.broker.hold_receives(false);
+    stage.until_started(1).await;
+    sleep(20 * SECOND).await;
+    assert_eq!(stage.runs().iter().map(|run| run.attempt).collect::<Vec<_>>(), [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receive_and_the_end_of_a_drain_wait_for_the_rest_before_them() {
+    let stage = Stage::start(spec(), ["ack"]).await;
+    stage.until_settled(1).await;
+    stage.broker.hold_rests(true);
+    stage.pause.send_replace(true);
+    sleep(SECOND).await;
+    let receives = stage.broker.calls().receive;
+    stage.pause.send_replace(false);
+    sleep(SECOND).await;
+    assert_eq!(stage.broker.calls().receive, receives, "the rest would end what the receive call begins");
+    stage.broker.hold_rests(false);
+    sleep(SECOND).await;
+    assert_eq!(stage.broker.calls().receive, receives + 1);
+
+    stage.broker.hold_rests(true);
+    stage.phase.send_replace(Phase::Draining);
+    sleep(SECOND).await;
+    assert!(!stage.running.is_finished(), "messages are being given back");
+    stage.broker.hold_rests(false);
+    stage.ended().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -65,6 +65,8 @@ pub(super) struct Effects {
     pub(super) stop_polling: CancellationToken,
     spans: Option<Spans>,
     states: Option<Changes>,
+    /// The last announcement of a rest. The next receive call waits for its end, so that it cannot end that call's messages.
+    resting: Option<JoinHandle<()>>,
     /// Task that signals the leases which the service takes away. Ends with this value.
     _losses: JoinSet<()>,
 }
@@ -95,6 +97,7 @@ impl Effects {
         let (queue, handler) = (Arc::clone(&consumer.queue), Arc::clone(&consumer.handler));
         let (guests, name) = (consumer.guests.clone(), Arc::clone(&consumer.spec.name));
         Self {
+            resting: None,
             _losses: watch_losses(&queue, &signals),
             world: Arc::new(World { queue, handler, guests, signals, name }),
             replies: consumer.replies.clone(),
@@ -115,7 +118,9 @@ impl Effects {
         let stop = self.stop_polling.clone();
         let spans = self.spans.clone().map(|spans| (spans, SystemTime::now()));
         let answer = self.answer(Signal::Received { asked, result: Err(died("receive")) });
+        let resting = self.resting.take();
         tokio::spawn(async move {
+            ended(resting).await;
             let result = answer.world.queue.receive(request, &stop).await;
             if let Some((spans, since)) = spans {
                 spans.received(since, &result);
@@ -124,11 +129,19 @@ impl Effects {
         });
     }
 
-    /// Announces to the queue that nothing will be received for a while. Needs no answer, because the next receive ends the
-    /// rest.
-    pub(super) fn rest(&self) {
-        let world = Arc::clone(&self.world);
-        tokio::spawn(async move { world.queue.rest().await });
+    /// Announces to the queue that nothing will be received for a while. The announcements and the receive calls after them
+    /// reach the queue one after another, because a receive call ends the rest.
+    pub(super) fn rest(&mut self) {
+        let (world, before) = (Arc::clone(&self.world), self.resting.take());
+        self.resting = Some(tokio::spawn(async move {
+            ended(before).await;
+            world.queue.rest().await;
+        }));
+    }
+
+    /// Waits until the queue has given back what it must for a rest.
+    pub(super) async fn rested(&mut self) {
+        ended(self.resting.take()).await;
     }
 
     /// Extends the leases in `heartbeat`. The new lease duration counts from `sent_at`.
@@ -236,6 +249,14 @@ impl Effects {
         if let Some(states) = &mut self.states {
             states.all_told().await;
         }
+    }
+}
+
+/// Waits for the end of a task, if there is one.
+async fn ended(task: Option<JoinHandle<()>>) {
+    if let Some(task) = task {
+        // A task that panicked has also ended.
+        let _ = task.await;
     }
 }
 

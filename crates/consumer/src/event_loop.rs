@@ -7,7 +7,7 @@ mod pause;
 mod report;
 mod requests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -30,7 +30,7 @@ use super::spans::Spans;
 use super::spared::Spared;
 use super::{Consumer, Phase, Summary};
 use hostler_handler::Outcome;
-use hostler_queue::{Delivery, LeaseError, Limits, QueueError, Unsettled};
+use hostler_queue::{Delivery, LeaseError, LeaseHandle, Limits, QueueError, Unsettled};
 use hostler_types::State;
 
 /// Maximum time to sleep when nothing is due.
@@ -63,6 +63,8 @@ pub(super) struct EventLoop {
     /// Running deliveries, ordered by the time at which they reach the processing timeout.
     deadlines: BTreeSet<(Instant, Id)>,
     leases: Leases<Id>,
+    /// Leases that the service took away, and whose deliveries a receive call may still bring.
+    taken_early: HashSet<LeaseHandle>,
     batcher: Batcher<Id>,
     schedule: PollSchedule,
     admission: Admission<Id>,
@@ -98,6 +100,7 @@ impl EventLoop {
             running: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             leases: Leases::new(spec.lease, limits.max_lease),
+            taken_early: HashSet::new(),
             batcher: Batcher::new(limits, spec.ordered),
             schedule: PollSchedule::new(spec, limits, now),
             admission: Admission::new(spec.breaker, now),
@@ -149,10 +152,14 @@ impl EventLoop {
             }
         }
         // From here on, no signals are read. Dropping `open` ends pending requests without an answer, so that they do
-        // not wait for the `state-changed` hook.
+        // not wait for the queue or for the `state-changed` hook.
         drop(self.open);
+        let last = async {
+            self.effects.rested().await;
+            self.effects.all_told().await;
+        };
         tokio::select! {
-            () = self.effects.all_told() => {}
+            () = last => {}
             _ = phase.wait_for(|phase| *phase == Phase::Deadline) => {}
         }
         self.summary
@@ -258,7 +265,7 @@ impl EventLoop {
             }
             Signal::Decided { id, outcome } => self.ended(id, Event::Decided(outcome)),
             Signal::Requested(request) => self.requested(request),
-            Signal::TakenBack(leases) => self.taken_back(&leases),
+            Signal::TakenBack(leases) => self.taken_back(leases),
             Signal::Replied { id, result } => {
                 self.note(id, result.as_ref().err());
                 self.apply(id, Event::Replied(result));
@@ -311,6 +318,9 @@ impl EventLoop {
                     self.enter(Phase::Draining);
                 }
             }
+        }
+        if self.schedule.under_way() == 0 {
+            self.taken_early.clear();
         }
     }
 

@@ -146,6 +146,18 @@ impl FakeBroker {
         self.0.changed.notify_waiters();
     }
 
+    /// Keeps receive calls from returning the messages that they have received while `held` is `true`.
+    pub fn hold_receives(&self, held: bool) {
+        self.0.lock().receives_held = held;
+        self.0.changed.notify_waiters();
+    }
+
+    /// Blocks all calls of [`Queue::rest`] while `held` is `true`.
+    pub fn hold_rests(&self, held: bool) {
+        self.0.lock().rests_held = held;
+        self.0.changed.notify_waiters();
+    }
+
     /// Returns the id of the first message with this body.
     ///
     /// # Panics
@@ -322,6 +334,7 @@ impl Queue for FakeQueue {
             changed.as_mut().enable();
             let (taken, next) = self.take(request);
             if !taken.is_empty() || Instant::now() >= deadline {
+                self.shared.until(|state| !state.receives_held).await;
                 return Ok(taken);
             }
             tokio::select! {
@@ -367,6 +380,7 @@ impl Queue for FakeQueue {
     async fn rest(&self) {
         self.shared.lock().calls.rest += 1;
         self.shared.changed.notify_waiters();
+        self.shared.until(|state| !state.rests_held).await;
     }
 
     async fn taken_back(&self) -> Vec<LeaseHandle> {

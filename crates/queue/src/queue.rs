@@ -104,7 +104,8 @@ pub trait Queue: Send + Sync + 'static {
     /// Announces that nothing will be received for a while, because of a pause, an open breaker, a drain or a rate limit.
     /// A driver whose service sends messages ahead ([`ChannelSpec::window`](crate::ChannelSpec::window)) gives back the
     /// messages that no receive has returned. Other receivers can then have them. Leases stay valid. The next receive ends
-    /// the rest. The default does nothing, for services that send only what a receive asks for.
+    /// the rest, so it must not begin before this call has ended. The default does nothing, for services that send only
+    /// what a receive asks for.
     async fn rest(&self) {}
 
     /// Waits until the service takes leases away before their ends, and returns these leases. For example, RabbitMQ takes

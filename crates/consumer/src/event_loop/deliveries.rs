@@ -33,6 +33,7 @@ impl EventLoop {
         self.next_id += 1;
         let Delivery { message, receipt, attempt, leased_at, not_before } = delivery;
         let spec = &self.consumer.spec;
+        let is_taken = !self.taken_early.is_empty() && self.taken_early.remove(&receipt.lease());
         self.leases.enter(id, receipt.lease(), leased_at);
         // The queue delay of a message with a start time counts from that time.
         let due_for = not_before.map_or(Duration::MAX, |at| self.now.saturating_duration_since(at));
@@ -61,9 +62,10 @@ impl EventLoop {
         self.in_hand.insert(id, Box::new(in_hand));
         // A message that must not start yet cannot be the breaker's probe.
         let is_kept = wait.is_some() || self.admission.admits(id);
-        let is_over = self.leases.deadline(id).is_some_and(|deadline| deadline <= self.now);
+        let is_over = is_taken || self.leases.deadline(id).is_some_and(|deadline| deadline <= self.now);
         if is_over {
             // The lease ended before the delivery reached the loop.
+            self.leases.remove(id);
             self.lose(id);
         } else if let Some(wait) = wait {
             self.schedule.not_due();
@@ -195,11 +197,16 @@ impl EventLoop {
         self.batcher.push(id, Settlement::Release(receipt, Duration::ZERO), self.now, self.leases.deadline(id));
     }
 
-    /// Handles leases that the service has taken away. Other receivers can have the messages, so the handlers stop.
-    pub(super) fn taken_back(&mut self, leases: &[LeaseHandle]) {
-        for id in leases.iter().filter_map(|lease| self.leases.owner(lease)).collect::<Vec<_>>() {
-            self.leases.remove(id);
-            self.lose(id);
+    /// Handles leases that the service has taken away. Other receivers can have the messages, so the handlers stop. The
+    /// signal may overtake the one of the receive call, which then brings deliveries without a lease.
+    pub(super) fn taken_back(&mut self, leases: Vec<LeaseHandle>) {
+        for lease in leases {
+            if let Some(id) = self.leases.owner(&lease) {
+                self.leases.remove(id);
+                self.lose(id);
+            } else if self.schedule.under_way() > 0 {
+                self.taken_early.insert(lease);
+            }
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct State {
     pub(super) failing_settles: VecDeque<LeaseError>,
     pub(super) failing_entries: HashMap<String, VecDeque<LeaseError>>,
     pub(super) settles_held: bool,
+    pub(super) receives_held: bool,
+    pub(super) rests_held: bool,
     /// Leases that a test has taken away, by queue, until [`Queue::taken_back`](crate::Queue::taken_back) returns them.
     pub(super) taken_back: HashMap<String, Vec<LeaseHandle>>,
     /// Values of [`Delivery::not_before`] that a test has set, by message id.
