@@ -61,7 +61,10 @@ pub(super) fn properties(attributes: &Attributes) -> (BasicProperties, FieldTabl
                 properties = (property.set)(properties, short);
             }
             _ => {
-                headers.insert(name.as_str().into(), header(value));
+                // A send with a longer name was refused before.
+                if let Ok(name) = ShortString::try_new(name.as_str()) {
+                    headers.insert(name, header(value));
+                }
             }
         }
     }
@@ -185,6 +188,13 @@ mod tests {
         assert_eq!((shown["h0"].as_text(), shown["h7"].as_text()), (Some("false"), Some("-9223372036854775808")));
         let (properties, headers) = properties(&shown);
         assert_eq!(properties.with_headers(headers), sent);
+    }
+
+    #[test]
+    fn a_name_that_amqp_cannot_encode_is_left_out() {
+        let named = |length: usize| ("n".repeat(length), AttributeValue::Text("x".to_owned()));
+        let (_, headers) = properties(&[named(255), named(256)].into());
+        assert_eq!(headers.inner().keys().map(|name| name.as_str().len()).collect::<Vec<_>>(), [255]);
     }
 
     #[test]

@@ -62,6 +62,12 @@ fn check(message: &Outgoing) -> Result<(), Invalid> {
             "RabbitMQ cannot drop duplicates: leave the dedupe key out, and let the handler tell duplicates by their content",
         ));
     }
+    if let Some(name) = message.attributes.keys().find(|name| name.len() > MAX_KEY) {
+        return Err(Invalid::Unsupported(format!(
+            "the attribute name `{name}` has {} bytes; RabbitMQ takes at most {MAX_KEY}",
+            name.len()
+        )));
+    }
     match &message.routing_key {
         Some(key) if key.len() > MAX_KEY => Err(Invalid::Unsupported(format!(
             "the routing key has {} bytes; RabbitMQ takes at most {MAX_KEY}",
@@ -188,4 +194,25 @@ pub(super) fn missing(what: &str) -> QueueError {
     QueueError::Refused(format!(
         "there is no {what} on RabbitMQ: run `hostler provision`, or set queue.rabbitmq.provision = \"auto\""
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use hostler_types::message::AttributeValue;
+
+    use super::*;
+
+    #[test]
+    fn what_amqp_cannot_encode_is_refused() {
+        let message = |name: usize, key: usize| Outgoing {
+            attributes: [("n".repeat(name), AttributeValue::Text("x".to_owned()))].into(),
+            routing_key: Some("k".repeat(key)),
+            ..Outgoing::default()
+        };
+        assert_eq!(check(&message(255, 255)), Ok(()));
+        for wrong in [message(256, 1), message(1, 256)] {
+            let error = check(&wrong).unwrap_err().to_string();
+            assert!(error.contains("256 bytes; RabbitMQ takes at most 255"), "{error}");
+        }
+    }
 }
