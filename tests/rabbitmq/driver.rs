@@ -18,20 +18,20 @@ use tokio_util::sync::CancellationToken;
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-fn jobs() -> Channel {
+pub(super) fn jobs() -> Channel {
     "jobs".parse().unwrap()
 }
 
-fn spec(ordered: bool) -> ChannelSpec {
+pub(super) fn spec(ordered: bool) -> ChannelSpec {
     // Most messages of an ordered queue stay on the server.
     let window = if ordered { 1 } else { 64 };
     ChannelSpec { ordered, window, max_receives: Some(100), ..ChannelSpec::new(jobs()) }
 }
 
-async fn broker(server: &RabbitMq, prefix: &str) -> RabbitBroker {
+pub(super) async fn broker(server: &RabbitMq, prefix: &str) -> RabbitBroker {
     connect(server.url(), prefix).await
 }
 
@@ -51,7 +51,7 @@ fn options(url: String, prefix: &str) -> Options {
     }
 }
 
-async fn send(broker: &RabbitBroker, count: usize, group: Option<&str>) {
+pub(super) async fn send(broker: &RabbitBroker, count: usize, group: Option<&str>) {
     let message =
         |n: usize| Outgoing { body: n.to_string().into(), group: group.map(str::to_owned), ..Outgoing::default() };
     for sent in broker.send(&jobs(), (0..count).map(message).collect()).await {
@@ -65,7 +65,7 @@ async fn receive(queue: &Arc<dyn Queue>, max: usize, wait: Duration) -> Result<V
 }
 
 /// The next message, which must come. Errors meanwhile are those of a connection that is not yet back.
-async fn next(queue: &Arc<dyn Queue>) -> Delivery {
+pub(super) async fn next(queue: &Arc<dyn Queue>) -> Delivery {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Ok(Some(delivery)) = receive(queue, 1, Duration::from_secs(2)).await.map(|mut received| received.pop()) {
@@ -75,11 +75,11 @@ async fn next(queue: &Arc<dyn Queue>) -> Delivery {
     }
 }
 
-fn body(delivery: &Delivery) -> usize {
+pub(super) fn body(delivery: &Delivery) -> usize {
     std::str::from_utf8(&delivery.message.body).unwrap().parse().unwrap()
 }
 
-async fn ack(queue: &Arc<dyn Queue>, delivery: Delivery) {
+pub(super) async fn ack(queue: &Arc<dyn Queue>, delivery: Delivery) {
     queue.settle(vec![Settlement::Ack(delivery.receipt)]).await.remove(0).unwrap();
 }
 
@@ -225,7 +225,7 @@ async fn what_was_sent_ahead_goes_back_at_a_rest() {
     assert_eq!(one.depths(&[jobs()]).await.unwrap()[0].total(), 0);
 }
 
-async fn queue_back(queue: &Arc<dyn Queue>, taken: Vec<Delivery>) {
+pub(super) async fn queue_back(queue: &Arc<dyn Queue>, taken: Vec<Delivery>) {
     let back = taken.into_iter().map(|delivery| Settlement::GiveBack(delivery.receipt, Duration::ZERO)).collect();
     assert!(queue.settle(back).await.iter().all(Result::is_ok));
 }

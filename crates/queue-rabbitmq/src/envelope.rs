@@ -29,8 +29,11 @@ const DELIVERY_COUNT: &str = "x-delivery-count";
 /// Number of persistent messages in AMQP (delivery mode).
 const PERSISTENT: u8 = 2;
 
-/// Longest routing key (AMQP: short string).
+/// Longest routing key, and longest name of a header (AMQP: short string).
 pub(super) const MAX_KEY: usize = 255;
+
+/// Start of the year 10,000, from which on times have no text in common formats.
+const YEAR_10_000: Duration = Duration::from_secs(253_402_300_800);
 
 /// A message to publish.
 #[derive(Debug, Clone)]
@@ -53,6 +56,8 @@ pub(super) struct Mail {
     pub(super) exchange: String,
     /// Number of attempts that ended before this copy of the message was made.
     pub(super) carried: u32,
+    /// Set if this is a copy that went back to the queue, directly or down the delay ladder.
+    pub(super) is_copy: bool,
     /// Number of deliveries of this copy that came to nothing, as the server counts them.
     pub(super) deliveries: u32,
     /// Set if the server delivers the message again.
@@ -104,10 +109,12 @@ impl Mail {
         let word = |name: &str| header(name).and_then(as_text);
         let number = |name: &str| header(name).and_then(as_integer).and_then(|number| u64::try_from(number).ok());
         let time = |millis: u64| UNIX_EPOCH + Duration::from_millis(millis);
+        let is_plausible = |at: &SystemTime| *at < UNIX_EPOCH + YEAR_10_000;
         let sent_by_key = !exchange.as_str().is_empty() && !came_by_ladder(exchange.as_str());
         let own_key = Some(routing_key.as_str()).filter(|key| sent_by_key && !key.is_empty()).map(str::to_owned);
         let attributes = headers::attributes(&properties, is_ours);
-        let stamped = properties.timestamp().map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds));
+        // Some clients stamp with milliseconds, or with whatever they like.
+        let stamped = properties.timestamp().and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
         let message = Message {
             id: properties
                 .message_id()
@@ -115,7 +122,7 @@ impl Mail {
                 .map_or_else(|| derived_id(&properties, &data), |id| id.as_str().to_owned()),
             trace: TraceContext::of(&attributes).map(Arc::new),
             attributes,
-            enqueued_at: number(SENT_AT).map(time).or(stamped).unwrap_or(now),
+            enqueued_at: number(SENT_AT).map(time).or(stamped).filter(is_plausible).unwrap_or(now),
             group: word(GROUP).or(ordered.then(|| DEFAULT_GROUP.to_owned())),
             routing_key: word(KEY).or(own_key),
             claim: None,
@@ -127,6 +134,7 @@ impl Mail {
             message: Arc::new(message),
             exchange: if sent_by_key { exchange.as_str().to_owned() } else { String::new() },
             carried: number(CARRIED).map_or(0, small),
+            is_copy: header(CARRIED).is_some(),
             deliveries: number(DELIVERY_COUNT).map_or(u32::from(redelivered), small),
             redelivered,
             not_before: number(NOT_BEFORE).map(time),

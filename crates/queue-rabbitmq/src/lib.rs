@@ -14,7 +14,7 @@
 //! | `publisher` | confirmed publishes | server |
 //! | `declare` | declarations and look-ups | server |
 //! | `send` | messages to queues and exchanges | through `publisher` |
-//! | `queue` | receives; `queue/triage` decides, `queue/feed` takes messages, `queue/settle` settles | server |
+//! | `queue` | receives; `queue/triage` decides, `queue/feed` takes messages, `queue/settle` settles; all by `queue/shared` | server |
 //! | `provision` | plans, findings | through `declare` |
 //! | `management` | what AMQP does not tell | the management API |
 

@@ -2,10 +2,11 @@
 
 mod feed;
 mod settle;
+mod shared;
 mod triage;
 mod turn;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,11 +14,12 @@ use hostler_queue::{
     Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
 };
 use hostler_types::channel::{Channel, Filter};
-use tokio::sync::Notify;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::feed::Feed;
+pub(super) use self::shared::Shared;
 use super::Service;
 use super::ladder;
 use super::unacked::Unacked;
@@ -57,90 +59,18 @@ pub(super) struct Source {
     pub(super) window: u16,
 }
 
-/// State that the queue shares with the task that takes messages from the server.
-pub(super) struct Shared {
-    service: Arc<Service>,
-    source: Source,
-    held: Mutex<Held>,
-    /// Notified after each change of the messages.
-    changed: Notify,
-    /// Notified when something is due earlier than before.
-    sooner: Notify,
-    /// Notified when leases were lost.
-    lost: Notify,
-}
-
-/// The messages of the current channel, and the leases that the server took away.
-pub(super) struct Held {
-    unacked: Unacked,
-    taken_back: Vec<LeaseHandle>,
-    /// Reason why the last channel ended. `None`: it has not.
-    ended: Option<String>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the messages, and wakes those who wait for a change.
-    fn change<T>(&self, change: impl FnOnce(&mut Unacked) -> T) -> T {
-        let mut held = self.lock();
-        let (before, changes) = (held.unacked.next_due(), held.unacked.changes());
-        let result = change(&mut held.unacked);
-        let (after, is_changed) = (held.unacked.next_due(), held.unacked.changes() != changes);
-        drop(held);
-        if after.is_some_and(|after| before.is_none_or(|before| after < before)) {
-            self.sooner.notify_one();
-        }
-        if is_changed {
-            self.changed.notify_waiters();
-        }
-        result
-    }
-
-    /// Begins with a new channel, or ends the last one for a reason. Its leases are lost.
-    fn begin(&self, ended: Option<String>) {
-        let mut held = self.lock();
-        let lost = held.unacked.begin();
-        held.ended = ended;
-        if !lost.is_empty() {
-            tracing::warn!(
-                queue = self.source.queue,
-                leases = lost.len(),
-                "RabbitMQ took back messages that are in hand"
-            );
-            held.taken_back.extend(lost);
-            self.lost.notify_one();
-        }
-        drop(held);
-        self.changed.notify_waiters();
-    }
-
-    /// Returns `true` if this is the queue with that name on the server.
-    pub(super) fn reads(&self, queue: &str) -> bool {
-        self.source.queue == queue
-    }
-
-    /// Returns the number of messages in this process that are visible: not handed out and not held back.
-    pub(super) fn visible(&self) -> u64 {
-        self.lock().unacked.waiting().0 as u64
-    }
-}
-
 /// An opened queue. Receives nothing from the server until the first receive.
+#[derive(Clone)]
 pub(super) struct RabbitQueue {
     shared: Arc<Shared>,
-    /// The channel. `None`: nothing is received now. Held for the time of an operation on the channel.
-    feed: tokio::sync::Mutex<Option<Feed>>,
+    /// The channel. `None`: nothing is received now. Held for the time of an operation on the channel, so a settlement does not
+    /// wait for it.
+    feed: Arc<Mutex<Option<Feed>>>,
 }
 
 impl RabbitQueue {
     pub(super) fn new(service: Arc<Service>, source: Source) -> Self {
-        let held = Held { unacked: Unacked::new(source.ordered), taken_back: Vec::new(), ended: None };
-        let (changed, sooner, lost) = (Notify::new(), Notify::new(), Notify::new());
-        let shared = Shared { service, source, held: Mutex::new(held), changed, sooner, lost };
-        Self { shared: Arc::new(shared), feed: tokio::sync::Mutex::default() }
+        Self { shared: Arc::new(Shared::new(service, source)), feed: Arc::default() }
     }
 
     /// Returns the shared state, for counting.
@@ -148,26 +78,71 @@ impl RabbitQueue {
         &self.shared
     }
 
-    /// Makes sure that messages come. Opens a channel if there is none. Returns `false` if another host still receives from the
+    /// Makes sure that messages come. Returns `false` if `stop` was cancelled, or if another host still receives from the
     /// ordered queue at `deadline`.
-    async fn listen(&self, deadline: Instant) -> Result<bool, QueueError> {
+    async fn listen(&self, deadline: Instant, stop: &CancellationToken) -> Result<bool, QueueError> {
+        if self.feed.try_lock().is_ok_and(|feed| feed.as_ref().is_some_and(Feed::is_receiving)) {
+            return Ok(true);
+        }
+        // A task, so that a stop ends only the wait. A consumer that was left half begun would get messages that nobody takes.
+        let (queue, stopped) = (self.clone(), stop.clone());
+        let opening = tokio::spawn(async move { queue.open(deadline, &stopped).await });
+        tokio::select! {
+            opened = opening => opened.unwrap_or_else(|error| Err(QueueError::Unavailable(error.to_string()))),
+            () = stop.cancelled() => Ok(false),
+        }
+    }
+
+    /// Opens a channel if there is none, and ends its rest. Begins nothing after `stop` was cancelled, because a rest may follow.
+    async fn open(&self, deadline: Instant, stop: &CancellationToken) -> Result<bool, QueueError> {
         loop {
             let mut feed = self.feed.lock().await;
-            if feed.as_ref().is_some_and(|feed| !feed.is_alive()) {
-                *feed = None;
+            if stop.is_cancelled() {
+                return Ok(false);
             }
-            if let Some(feed) = &mut *feed {
-                return feed.resume().await.map(|()| true);
+            // The leases of a dead channel are lost now, whether there will be another channel or not.
+            if let Some(dead) = feed.take_if(|feed| !feed.is_alive()) {
+                dead.end("the connection is lost");
             }
-            if !self.shared.source.ordered || turn::take(&self.shared, deadline).await? {
-                *feed = Some(Feed::open(&self.shared, deadline).await?);
+            if let Some(open) = &mut *feed {
+                let resumed = open.resume().await;
+                if resumed.is_err() {
+                    *feed = None;
+                }
+                return resumed.map(|()| true);
+            }
+            if !self.shared.source.ordered || self.takes_turn(deadline, stop).await? {
+                let Some(channel) = self.channel(deadline, stop).await? else { break };
+                *feed = Some(Feed::open(&self.shared, channel).await?);
                 return Ok(true);
             }
             drop(feed);
             if Instant::now() >= deadline {
                 return Ok(false);
             }
-            sleep_until(deadline.min(Instant::now() + STAND_BY)).await;
+            tokio::select! {
+                () = sleep_until(deadline.min(Instant::now() + STAND_BY)) => {}
+                () = stop.cancelled() => return Ok(false),
+            }
+        }
+        if self.shared.source.ordered {
+            turn::release(&self.shared).await;
+        }
+        Ok(false)
+    }
+
+    async fn takes_turn(&self, deadline: Instant, stop: &CancellationToken) -> Result<bool, QueueError> {
+        match self.channel(deadline, stop).await? {
+            Some(channel) => turn::take(&self.shared, &channel).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Returns a new channel. `None`: `stop` was cancelled.
+    async fn channel(&self, deadline: Instant, stop: &CancellationToken) -> Result<Option<lapin::Channel>, QueueError> {
+        tokio::select! {
+            channel = self.shared.service.consuming.channel(deadline) => channel.map(Some),
+            () = stop.cancelled() => Ok(None),
         }
     }
 
@@ -175,20 +150,13 @@ impl RabbitQueue {
     /// not work, so an empty receive after it is proof that the link lives.
     async fn catch_up(&self) -> Result<(), QueueError> {
         let deadline = Instant::now() + ON_ITS_WAY;
+        let glance = self.feed.lock().await.as_ref().map(Feed::glance);
+        let mut glance = glance.ok_or_else(|| self.shared.ended())?;
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let ready = {
-                let feed = self.feed.lock().await;
-                let Some(feed) = &*feed else { return Err(self.ended()) };
-                feed.catch_up().await?
-            };
-            let (expects, is_full) = {
-                let held = self.shared.lock();
-                (held.unacked.expects_returns(), held.unacked.len() >= usize::from(self.shared.source.window))
-            };
-            if !expects && (ready == 0 || is_full) {
+            if !glance.catch_up().await? {
                 return Ok(());
             }
             tokio::select! {
@@ -201,28 +169,38 @@ impl RabbitQueue {
         }
     }
 
-    /// Returns the error for a channel that has ended.
-    fn ended(&self) -> QueueError {
-        let why = self.shared.lock().ended.clone();
-        QueueError::Unavailable(why.unwrap_or_else(|| "the channel to RabbitMQ has ended".to_owned()))
-    }
-
     /// Hands out messages that are ready.
-    async fn take(&self, max: usize, lease: Duration) -> Vec<Delivery> {
+    fn take(&self, max: usize, lease: Duration) -> Vec<Delivery> {
         let (deliveries, others) = triage::take(&self.shared, max, lease);
         if !others.is_empty() {
-            self.dispose(others).await;
+            let shared = Arc::clone(&self.shared);
+            // A task, because the leases of the deliveries have begun.
+            tokio::spawn(async move { shared.dispose(others).await });
         }
         deliveries
     }
 
+    /// Lets the server send more messages of an ordered queue if all in hand wait for their groups.
+    async fn widen(&self) -> Result<(), QueueError> {
+        if !self.shared.source.ordered {
+            return Ok(());
+        }
+        match &mut *self.feed.lock().await {
+            Some(feed) => feed.widen().await,
+            None => Ok(()),
+        }
+    }
+
     /// Closes the channel of an ordered queue that rests, once nothing of it is in hand. The server then has all messages at
-    /// once, in their order, before another receiver gets one.
+    /// once, in their order, before another receiver gets one. The server counts that as a delivery of each. So a queue that
+    /// rests again and again, and whose messages do not get on, is kept in the end.
     async fn close_if_idle(&self) {
         let mut feed = self.feed.lock().await;
-        let is_over = feed.as_ref().is_some_and(Feed::rests) && self.shared.lock().unacked.is_idle();
-        if is_over && let Some(feed) = feed.take() {
-            self.shared.begin(None);
+        let may_close = |feed: &mut Feed| {
+            let state = self.shared.lock();
+            feed.rests() && state.unacked.is_idle() && !state.unacked.is_worn()
+        };
+        if let Some(feed) = feed.take_if(may_close) {
             feed.close().await;
             turn::release(&self.shared).await;
         }
@@ -249,9 +227,8 @@ impl Queue for RabbitQueue {
         }
         let deadline = Instant::now() + request.wait.min(LIMITS.max_wait);
         let max = request.max.clamp(1, LIMITS.receive_batch);
-        tokio::select! {
-            listening = self.listen(deadline) => if !listening? { return Ok(Vec::new()) },
-            () = stop.cancelled() => return Ok(Vec::new()),
+        if !self.listen(deadline, stop).await? {
+            return Ok(Vec::new());
         }
         if request.wait.is_zero() {
             self.catch_up().await?;
@@ -260,16 +237,17 @@ impl Queue for RabbitQueue {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let taken = self.take(max, request.lease).await;
+            let taken = self.take(max, request.lease);
             if !taken.is_empty() || stop.is_cancelled() {
                 return Ok(taken);
             }
             if self.shared.lock().ended.is_some() {
-                return Err(self.ended());
+                return Err(self.shared.ended());
             }
+            self.widen().await?;
             if Instant::now() >= deadline {
                 self.catch_up().await?;
-                return Ok(self.take(max, request.lease).await);
+                return Ok(self.take(max, request.lease));
             }
             tokio::select! {
                 () = changed => {}
@@ -285,32 +263,27 @@ impl Queue for RabbitQueue {
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
-        let settled = self.settle_all(batch).await;
-        if self.shared.source.ordered {
-            self.close_if_idle().await;
+        let settled = self.shared.settle_all(batch).await;
+        let rests = || self.feed.try_lock().is_ok_and(|feed| feed.as_ref().is_some_and(Feed::rests));
+        if self.shared.source.ordered && rests() {
+            let queue = self.clone();
+            tokio::spawn(async move { queue.close_if_idle().await });
         }
         settled
     }
 
     async fn rest(&self) {
-        let mut feed = self.feed.lock().await;
-        if let Some(feed) = &mut *feed {
-            feed.rest().await;
-        }
-        drop(feed);
+        let given_back = match &mut *self.feed.lock().await {
+            Some(feed) => feed.rest().await,
+            None => Vec::new(),
+        };
+        self.shared.give_back(given_back).await;
         if self.shared.source.ordered {
             self.close_if_idle().await;
         }
     }
 
     async fn taken_back(&self) -> Vec<LeaseHandle> {
-        loop {
-            let lost = self.shared.lost.notified();
-            let taken = std::mem::take(&mut self.shared.lock().taken_back);
-            if !taken.is_empty() {
-                return taken;
-            }
-            lost.await;
-        }
+        self.shared.taken_back().await
     }
 }

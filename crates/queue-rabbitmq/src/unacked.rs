@@ -5,16 +5,40 @@
 //! handed out again from here: the server would deliver it behind its followers.
 //!
 //! A receipt is `channel:tag:lease`. The number of the channel keeps a receipt from settling another message after a
-//! reconnect; the number of the lease keeps a receipt from settling a message that was handed out again.
+//! reconnect; the number of the lease keeps a receipt from settling a message that was handed out again. Whatever outlasts the
+//! lock of the window names a message by its [`Key`], for the same reason.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use hostler_queue::{LeaseError, LeaseHandle, Receipt};
+use hostler_types::Backoff;
 use tokio::time::Instant;
 
 use super::envelope::Mail;
+use super::topology::SERVER_LIMIT;
 use super::uncounted::Uncounted;
+
+/// Number of server-counted deliveries up to which a message that no handler has seen goes back to its queue as it is. Beyond, a
+/// copy goes, whose deliveries the server counts anew. So up to this number, deliveries are one attempt at most, and it is not
+/// certain.
+pub(super) const FREE_RETURNS: u32 = 3;
+
+/// The same for an ordered queue, from which no copy can go.
+const ORDERED_RETURNS: u32 = SERVER_LIMIT / 2;
+
+/// Number of messages of an ordered queue up to which more are taken while all wait for their groups.
+const MOST_STUCK: usize = 4096;
+
+/// Delays after failed attempts to settle a message that is not handed out.
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// Names a message: AMQP's number of its delivery, and the number of the channel within which AMQP counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) channel: u64,
+    pub(super) tag: u64,
+}
 
 /// State of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +58,20 @@ struct Entry {
     mail: Mail,
     /// Number of the attempt that is next, or under way.
     attempt: u32,
+    /// Number of attempts that certainly ended before.
+    certain: u32,
     stage: Stage,
     /// Set once the message was handed out.
     was_handed: bool,
+    /// Number of failed attempts to settle the message while it was not handed out.
+    failures: u32,
 }
 
 impl Entry {
+    fn handed(&self) -> Handed<'_> {
+        Handed { mail: &self.mail, attempt: self.attempt, certain: self.certain }
+    }
+
     /// Returns `true` if the message has no lease and is not being settled.
     fn is_free(&self) -> bool {
         matches!(self.stage, Stage::Waiting | Stage::Held(_))
@@ -51,6 +83,8 @@ impl Entry {
 pub(super) struct Handed<'a> {
     pub(super) mail: &'a Mail,
     pub(super) attempt: u32,
+    /// Number of attempts that certainly ended before, for a copy to carry on.
+    pub(super) certain: u32,
 }
 
 /// The unsettled messages of one channel.
@@ -90,7 +124,8 @@ impl Unacked {
         }
     }
 
-    /// Begins with a new channel. The server takes back the messages of the old one. Returns their leases, which are lost.
+    /// Ends the channel, and begins with the next number. The server takes back the messages of the old channel. Returns their
+    /// leases, which are lost.
     pub(super) fn begin(&mut self) -> Vec<LeaseHandle> {
         let lost = self.entries.iter().filter_map(|(tag, entry)| match entry.stage {
             Stage::Leased { lease, .. } | Stage::Settling { lease: Some((lease, _)) } => Some((*tag, lease)),
@@ -99,7 +134,7 @@ impl Unacked {
         let lost = lost.map(|(tag, lease)| receipt(self.channel, tag, lease).lease()).collect();
         self.channel += 1;
         self.changes += 1;
-        for entry in self.entries.values().filter(|entry| entry.is_free() && !entry.was_handed) {
+        for entry in self.entries.values().filter(|entry| !entry.was_handed) {
             self.uncounted.note(&entry.mail.message.id, entry.mail.deliveries);
         }
         self.entries.clear();
@@ -122,17 +157,21 @@ impl Unacked {
 
     /// Adds a message that the server has delivered. `wait`: time for which the message is not handed out.
     pub(super) fn delivered(&mut self, mail: Mail, wait: Option<Duration>, now: Instant) {
-        if mail.redelivered {
+        if mail.redelivered || mail.is_copy {
             self.returning = self.returning.saturating_sub(1);
         }
         let uncounted = self.uncounted.of(&mail.message.id, mail.deliveries);
-        let attempt = mail.carried.saturating_add(mail.deliveries).saturating_sub(uncounted).saturating_add(1);
+        // The server counts lost connections, and before 4.3 each return, also of messages that hosts had ahead and never began.
+        let unexplained = mail.deliveries.saturating_sub(uncounted);
+        let free = if self.ordered { ORDERED_RETURNS } else { FREE_RETURNS };
+        let certain = mail.carried.saturating_add(unexplained.saturating_sub(free));
+        let attempt = certain.max(mail.carried.saturating_add(unexplained.min(1))).saturating_add(1);
         let tag = mail.tag;
         if let Some(group) = mail.message.group.as_ref().filter(|_| self.ordered) {
             self.groups.entry(group.clone()).or_default().push_back(tag);
         }
         let stage = wait.map_or(Stage::Waiting, |wait| Stage::Held(now + wait));
-        self.entries.insert(tag, Entry { mail, attempt, stage, was_handed: false });
+        self.entries.insert(tag, Entry { mail, attempt, certain, stage, was_handed: false, failures: 0 });
         self.arm(tag);
     }
 
@@ -186,15 +225,14 @@ impl Unacked {
         Some(entry)
     }
 
-    /// Handles the ends of leases and holds. Returns the messages that must go back to the server.
-    pub(super) fn tick(&mut self, now: Instant) -> Vec<u64> {
-        let mut back = Vec::new();
+    /// Handles the ends of leases and holds. Returns the messages whose leases have ended, and which must go back to the server.
+    /// Their settlement has begun.
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<Key> {
+        let mut ended = Vec::new();
         while let Some((_, tag)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             let is_leased = self.entries.get(&tag).is_some_and(|entry| matches!(entry.stage, Stage::Leased { .. }));
             if is_leased && !self.ordered {
-                self.remove(tag);
-                self.returning += 1;
-                back.push(tag);
+                ended.push(self.set_aside(tag));
                 continue;
             }
             self.set(tag, Stage::Waiting);
@@ -202,7 +240,7 @@ impl Unacked {
                 entry.attempt = entry.attempt.saturating_add(1);
             }
         }
-        back
+        ended
     }
 
     /// Returns the next time at which [`Self::tick`] has work.
@@ -213,7 +251,7 @@ impl Unacked {
     /// Returns the first message that may be handed out.
     pub(super) fn next(&self) -> Option<Handed<'_>> {
         let entry = self.entries.get(self.ready.first()?)?;
-        Some(Handed { mail: &entry.mail, attempt: entry.attempt })
+        Some(entry.handed())
     }
 
     /// Hands a message out until `until`.
@@ -228,8 +266,18 @@ impl Unacked {
     }
 
     /// Begins to settle a message that is not handed out.
-    pub(super) fn set_aside(&mut self, tag: u64) {
+    pub(super) fn set_aside(&mut self, tag: u64) -> Key {
         self.set(tag, Stage::Settling { lease: None });
+        self.key(tag)
+    }
+
+    fn key(&self, tag: u64) -> Key {
+        Key { channel: self.channel, tag }
+    }
+
+    /// Returns the tag of a message, if it is one of the current channel.
+    fn tag(&self, key: Key) -> Option<u64> {
+        (key.channel == self.channel && self.entries.contains_key(&key.tag)).then_some(key.tag)
     }
 
     /// Extends a lease.
@@ -246,27 +294,28 @@ impl Unacked {
     ///
     /// # Errors
     /// [`LeaseError::Lost`]: the lease has ended, or the message is being settled.
-    pub(super) fn settle(&mut self, receipt: &Receipt, now: Instant) -> Result<u64, LeaseError> {
+    pub(super) fn settle(&mut self, receipt: &Receipt, now: Instant) -> Result<Key, LeaseError> {
         let (tag, lease, until) = self.leased(&receipt.lease(), now)?;
         self.set(tag, Stage::Settling { lease: Some((lease, until)) });
-        Ok(tag)
+        Ok(self.key(tag))
     }
 
-    /// Returns a message.
-    pub(super) fn get(&self, tag: u64) -> Option<Handed<'_>> {
-        self.entries.get(&tag).map(|entry| Handed { mail: &entry.mail, attempt: entry.attempt })
+    /// Returns a message. `None`: it is settled, or its channel has ended.
+    pub(super) fn get(&self, key: Key) -> Option<Handed<'_>> {
+        let entry = self.entries.get(&self.tag(key)?)?;
+        Some(entry.handed())
     }
 
     /// Ends a settlement: the message is removed from the queue.
-    pub(super) fn gone(&mut self, tag: u64) {
-        if let Some(entry) = self.remove(tag) {
+    pub(super) fn gone(&mut self, key: Key) {
+        if let Some(entry) = self.tag(key).and_then(|tag| self.remove(tag)) {
             self.uncounted.forget(&entry.mail.message.id);
         }
     }
 
     /// Ends a settlement: the message goes back to the server. `counts`: the attempt counts, if there was one.
-    pub(super) fn back(&mut self, tag: u64, counts: bool) {
-        let Some(entry) = self.remove(tag) else { return };
+    pub(super) fn back(&mut self, key: Key, counts: bool) {
+        let Some(entry) = self.tag(key).and_then(|tag| self.remove(tag)) else { return };
         self.returning += 1;
         if !counts || !entry.was_handed {
             self.uncounted.note(&entry.mail.message.id, entry.mail.deliveries);
@@ -274,31 +323,40 @@ impl Unacked {
     }
 
     /// Ends a settlement: the message is handed out again from here after `delay`. `counts`: the attempt counts.
-    pub(super) fn keep(&mut self, tag: u64, delay: Duration, counts: bool, now: Instant) {
+    pub(super) fn keep(&mut self, key: Key, delay: Duration, counts: bool, now: Instant) {
+        let Some(tag) = self.tag(key) else { return };
         if let Some(entry) = self.entries.get_mut(&tag) {
             entry.attempt = entry.attempt.saturating_add(u32::from(counts));
         }
         self.set(tag, if delay.is_zero() { Stage::Waiting } else { Stage::Held(now + delay) });
     }
 
-    /// Ends a settlement that failed: the lease goes on. A message that was not handed out may be handed out again.
-    pub(super) fn failed(&mut self, tag: u64) {
-        let stage = match self.entries.get(&tag).map(|entry| entry.stage) {
-            Some(Stage::Settling { lease: Some((lease, until)) }) => Stage::Leased { lease, until },
-            Some(Stage::Settling { lease: None }) => Stage::Waiting,
+    /// Ends a settlement that failed: the lease goes on. A message that was not handed out is held for a while, as the same
+    /// settlement may be due again at once.
+    pub(super) fn failed(&mut self, key: Key, now: Instant) {
+        let Some(entry) = self.tag(key).and_then(|tag| self.entries.get_mut(&tag)) else { return };
+        let stage = match entry.stage {
+            Stage::Settling { lease: Some((lease, until)) } => Stage::Leased { lease, until },
+            Stage::Settling { lease: None } => {
+                let delay = AGAIN.ceiling(entry.failures);
+                entry.failures = entry.failures.saturating_add(1);
+                Stage::Held(now + delay)
+            }
             _ => return,
         };
-        self.set(tag, stage);
+        self.set(key.tag, stage);
     }
 
-    /// Gives back all messages that are not in hand, and returns them. The delivery of a message that was never handed out does
-    /// not count as an attempt.
-    pub(super) fn rest(&mut self) -> Vec<u64> {
-        let tags: Vec<_> = self.entries.iter().filter(|(_, entry)| entry.is_free()).map(|(tag, _)| *tag).collect();
-        for tag in &tags {
-            self.back(*tag, true);
-        }
-        tags
+    /// Begins to give back all messages that are not in hand, and returns them.
+    pub(super) fn rest(&mut self) -> Vec<Key> {
+        let free = self.entries.iter().filter(|(_, entry)| entry.is_free());
+        let tags: Vec<_> = free.map(|(tag, _)| *tag).collect();
+        tags.into_iter().map(|tag| self.set_aside(tag)).collect()
+    }
+
+    /// Returns `true` if a message has gone back so often that the server may soon dead-letter it.
+    pub(super) fn is_worn(&self) -> bool {
+        self.entries.values().any(|entry| entry.mail.deliveries >= ORDERED_RETURNS / 2)
     }
 
     /// Returns `true` if no message is handed out or being settled.
@@ -312,9 +370,30 @@ impl Unacked {
         (waiting.count(), self.ready.len())
     }
 
+    /// Returns the number of messages from this tag on.
+    pub(super) fn len_from(&self, tag: u64) -> usize {
+        self.entries.range(tag..).count()
+    }
+
+    /// Returns a tag that is greater than those of all messages.
+    pub(super) fn next_tag(&self) -> u64 {
+        self.entries.last_key_value().map_or(0, |(tag, _)| tag + 1)
+    }
+
+    /// Returns `true` if as many messages as the server sends ahead are here, from the tag `from` on, and none of the window can
+    /// be handed out.
+    pub(super) fn is_stuck(&self, from: u64, window: usize) -> bool {
+        self.ready.is_empty() && self.len() < MOST_STUCK && self.len_from(from) >= window
+    }
+
     /// Returns the number of all messages.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Expects copies of messages, which may come at once.
+    pub(super) fn expect_returns(&mut self, count: usize) {
+        self.returning += count;
     }
 
     /// Returns `true` if a message went back to the server and has not come again.

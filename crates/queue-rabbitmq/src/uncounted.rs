@@ -1,7 +1,7 @@
 //! Deliveries that do not count as attempts, because the message went back unprocessed. No I/O.
 //!
 //! Servers before 4.3 count each return of a message to its queue (`x-delivery-count`). This process knows the returns that it
-//! made itself, and subtracts them. Another process that receives the message counts them.
+//! made itself, and subtracts them. Another process counts several returns as one attempt.
 
 use std::collections::{HashMap, VecDeque};
 

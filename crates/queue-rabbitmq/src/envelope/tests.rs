@@ -52,6 +52,7 @@ fn a_copy_carries_the_attempts_and_the_message_as_it_was() {
     let mail = delivered("shop", "EU.order", outgoing(&sent(), "id", None, Some(at(5000)), at(1234)), b"body");
     let again = redelivered(mail.again("ladder.03".into(), "1.jobs".into(), 4));
     assert_eq!((&again.message, again.carried, again.not_before), (&mail.message, 4, None));
+    assert!(again.is_copy && !mail.is_copy);
     let third = redelivered(again.again(String::new(), "jobs".into(), 5));
     assert_eq!((&third.message, third.carried), (&mail.message, 5));
 }
@@ -108,6 +109,22 @@ fn a_message_of_others_has_an_id_that_stays() {
     let stamped = delivered("", "jobs", BasicProperties::default().with_timestamp(7), b"");
     assert_eq!(stamped.message.enqueued_at, at(7000));
     assert_eq!(delivered("", "jobs", BasicProperties::default(), b"").message.enqueued_at, at(9));
+}
+
+/// The client encodes any number of seconds, and some write milliseconds.
+#[test]
+fn a_stamp_that_is_no_time_is_left_out() {
+    for seconds in [u64::MAX, 1 << 63, i64::MAX as u64, 1_700_000_000_000] {
+        let mail = delivered("", "jobs", BasicProperties::default().with_timestamp(seconds), b"");
+        assert_eq!(mail.message.enqueued_at, at(9), "{seconds}");
+        let copy = mail.again(String::new(), "jobs".into(), 1).properties;
+        assert_eq!(*copy.timestamp(), Some(seconds), "a copy is as the message was");
+    }
+    let mut headers = FieldTable::default();
+    headers.insert(SENT_AT.into(), AMQPValue::LongLongInt(i64::MAX));
+    headers.insert(NOT_BEFORE.into(), AMQPValue::LongLongInt(i64::MAX));
+    let mail = delivered("", "jobs", BasicProperties::default().with_headers(headers), b"");
+    assert_eq!(mail.message.enqueued_at, at(9));
 }
 
 #[test]

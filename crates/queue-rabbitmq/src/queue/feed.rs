@@ -8,19 +8,18 @@ use std::time::{Duration, SystemTime};
 use futures_core::Stream;
 use hostler_queue::QueueError;
 use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, ChannelFlowOptions,
-    QueueDeclareOptions,
+    BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, ChannelFlowOptions, QueueDeclareOptions,
 };
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::Shared;
+use super::shared::{Acks, Shared};
 use crate::envelope::Mail;
 use crate::fault::{is_missing, queue_error};
 use crate::send::missing;
-use crate::unacked::Unacked;
+use crate::unacked::{Key, Unacked};
 
 /// Interval at which the channel is looked at while messages are in hand. While nothing is received, no other sign tells that
 /// the connection is lost.
@@ -29,95 +28,108 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Maximum sleep of the clock while no message is in hand.
 const IDLE: Duration = Duration::from_secs(3600);
 
+/// Maximum time to wait for an answer of the server. A queue without a leader gives none.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A channel that receives a queue's messages.
 pub(super) struct Feed {
     shared: Arc<Shared>,
     acks: Acks,
     /// Takes messages. `None`: the server sends none.
-    source: Option<Consumer>,
+    inflow: Option<Inflow>,
     /// Set if nothing is to be received for a while.
     rests: bool,
-    pump: JoinSet<()>,
     /// Tasks that live as long as the channel.
     _watches: JoinSet<()>,
+    /// Tell whether these tasks work.
+    watching: [AbortHandle; 2],
 }
 
-/// The way to settle the messages of a channel.
-#[derive(Clone)]
-pub(super) struct Acks {
-    channel: Channel,
-    number: u64,
+/// A consumer on the server, and the task that takes its messages.
+struct Inflow {
+    consumer: Consumer,
+    /// Smallest tag of its messages.
+    from: u64,
+    pump: JoinSet<()>,
+    /// Tells whether the pump works.
+    pumping: AbortHandle,
 }
 
-impl Acks {
-    /// Returns `true` if this is the channel with that number.
-    pub(super) fn are_of(&self, number: u64) -> bool {
-        self.number == number
-    }
-
-    pub(super) async fn ack(&self, tag: u64) -> lapin::Result<()> {
-        self.channel.basic_ack(tag, BasicAckOptions::default()).await
-    }
-
-    /// Returns a message to its queue.
-    pub(super) async fn requeue(&self, tag: u64) -> lapin::Result<()> {
-        self.channel.basic_nack(tag, BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await
-    }
-
-    /// Returns messages to their queue. If that fails, the channel is lost, and the server takes them back itself.
-    async fn requeue_all(&self, tags: Vec<u64>) {
-        for tag in tags {
-            if let Err(error) = self.requeue(tag).await {
-                tracing::debug!(%error, "cannot return messages");
-                return;
-            }
-        }
-    }
+/// The means to learn what the server has.
+pub(super) struct Glance {
+    shared: Arc<Shared>,
+    acks: Acks,
+    consumer: Option<Consumer>,
+    from: u64,
 }
 
 impl Feed {
-    /// Opens a channel, and begins to receive.
+    /// Begins to receive through a channel.
     ///
     /// # Errors
-    /// There is no connection, or the queue is missing or refused.
-    pub(super) async fn open(shared: &Arc<Shared>, deadline: Instant) -> Result<Self, QueueError> {
-        let channel = shared.service.consuming.channel(deadline).await?;
-        let qos = channel.basic_qos(shared.source.window, BasicQosOptions::default()).await;
-        qos.map_err(|error| queue_error("cannot limit the messages that RabbitMQ sends ahead", &error))?;
-        shared.begin(None);
-        let number = shared.lock().unacked.channel();
-        let acks = Acks { channel, number };
+    /// The queue is missing or refused, or the server does not answer. The channel has ended.
+    pub(super) async fn open(shared: &Arc<Shared>, channel: Channel) -> Result<Self, QueueError> {
+        let acks = shared.open(channel);
         let mut watches = JoinSet::new();
-        watches.spawn(watch_clock(Arc::clone(shared), acks.clone()));
-        watches.spawn(watch_link(Arc::clone(shared), acks.clone()));
+        let watching = [
+            watches.spawn(watch_clock(Arc::clone(shared), acks.clone())),
+            watches.spawn(watch_link(Arc::clone(shared), acks.clone())),
+        ];
         let shared = Arc::clone(shared);
-        let mut feed = Self { shared, acks, source: None, rests: false, pump: JoinSet::new(), _watches: watches };
-        feed.begin().await?;
+        let mut feed = Self { shared, acks, inflow: None, rests: false, _watches: watches, watching };
+        feed.resume().await?;
         Ok(feed)
     }
 
     /// Asks the server for messages.
     async fn begin(&mut self) -> Result<(), QueueError> {
+        let (channel, number) = (&self.acks.channel, self.acks.number);
         let queue = self.shared.source.queue.as_str();
+        let failed = |error: lapin::Error| cannot_receive(queue, &error);
+        answer(channel.basic_qos(self.shared.source.window, BasicQosOptions::default()), failed).await?;
         let (tag, options, arguments) = ("".into(), BasicConsumeOptions::default(), FieldTable::default());
-        let consuming = self.acks.channel.basic_consume(queue.into(), tag, options, arguments).await;
-        let consumer = consuming.map_err(|error| match is_missing(&error) {
-            true => missing(&format!("queue `{queue}`")),
-            false => queue_error(&format!("cannot receive from `{queue}`"), &error),
-        })?;
-        self.source = Some(consumer.clone());
-        self.pump.spawn(pump(Arc::clone(&self.shared), consumer, self.acks.number));
+        let from = self.shared.lock().unacked.next_tag();
+        let consumer = answer(channel.basic_consume(queue.into(), tag, options, arguments), failed).await?;
+        let mut pump = JoinSet::new();
+        let pumping = pump.spawn(run_pump(Arc::clone(&self.shared), consumer.clone(), number));
+        self.inflow = Some(Inflow { consumer, from, pump, pumping });
         Ok(())
     }
 
-    /// Returns `true` if the channel works, as far as is known.
-    pub(super) fn is_alive(&self) -> bool {
-        self.acks.channel.status().connected() && self.acks.are_of(self.shared.lock().unacked.channel())
+    /// Asks the server for no more messages, and takes those that were sent before it took notice.
+    async fn stop(&mut self) -> Result<(), QueueError> {
+        let Some(mut inflow) = self.inflow.take() else { return Ok(()) };
+        inflow.pump.shutdown().await;
+        let queue = self.shared.source.queue.as_str();
+        let failed = |error: lapin::Error| queue_error(&format!("cannot stop receiving from `{queue}`"), &error);
+        let cancelling = self.acks.channel.basic_cancel(inflow.consumer.tag(), BasicCancelOptions::default());
+        answer(cancelling, failed).await?;
+        let _ = draw(&self.shared, &mut inflow.consumer, &mut Context::from_waker(Waker::noop()), self.acks.number);
+        Ok(())
     }
 
-    /// Returns the way to settle the messages of this channel.
-    pub(super) fn acks(&self) -> Acks {
-        self.acks.clone()
+    /// Ends the channel if an operation on it has failed: what the server made of the operation is not known.
+    fn checked<T>(&self, result: Result<T, QueueError>) -> Result<T, QueueError> {
+        result.inspect_err(|error| self.shared.end(self.acks.number, &error.to_string()))
+    }
+
+    /// Returns `true` if the channel and its tasks work, as far as is known.
+    pub(super) fn is_alive(&self) -> bool {
+        let pumping = self.inflow.iter().map(|inflow| &inflow.pumping);
+        let mut tasks = self.watching.iter().chain(pumping);
+        !tasks.any(AbortHandle::is_finished)
+            && self.acks.channel.status().connected()
+            && self.shared.is_current(self.acks.number)
+    }
+
+    /// Returns `true` if messages come.
+    pub(super) fn is_receiving(&self) -> bool {
+        self.is_alive() && self.inflow.is_some() && !self.rests
+    }
+
+    /// Ends the channel for a reason, if it has not ended. The server takes back its messages.
+    pub(super) fn end(self, why: &str) {
+        self.shared.end(self.acks.number, why);
     }
 
     /// Returns `true` if nothing is to be received for a while.
@@ -126,57 +138,115 @@ impl Feed {
     }
 
     /// Ends the rest.
+    ///
+    /// # Errors
+    /// The queue is missing or refused, or the server does not answer. The channel has ended.
     pub(super) async fn resume(&mut self) -> Result<(), QueueError> {
         self.rests = false;
-        if self.source.is_none() { self.begin().await } else { Ok(()) }
+        if self.inflow.is_some() {
+            return Ok(());
+        }
+        let begun = self.begin().await;
+        self.checked(begun)
     }
 
-    /// Gives back what is not handed out, and receives nothing more until [`Self::resume`]. An ordered queue keeps everything
-    /// until nothing of it is in hand: given back, its messages would be delivered to another receiver, past those in hand.
-    pub(super) async fn rest(&mut self) {
+    /// Receives nothing more until [`Self::resume`]. Returns the messages that are not handed out, and must now be given back.
+    /// An ordered queue keeps everything until nothing of it is in hand: given back, its messages would be delivered to another
+    /// receiver, past those in hand.
+    pub(super) async fn rest(&mut self) -> Vec<Key> {
         self.rests = true;
         if self.shared.source.ordered {
-            return;
+            return Vec::new();
         }
-        let Some(mut consumer) = self.source.take() else { return };
-        self.pump.shutdown().await;
-        if let Err(error) = self.acks.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await {
-            tracing::debug!(%error, "cannot cancel the consumer");
+        let stopped = self.stop().await;
+        if let Err(error) = self.checked(stopped) {
+            tracing::debug!(%error, "cannot rest");
         }
-        // What was sent before the server took notice.
-        let _ = draw(&self.shared, &mut consumer, &mut Context::from_waker(Waker::noop()), self.acks.number);
-        let tags = self.shared.change(Unacked::rest);
-        self.acks.requeue_all(tags).await;
+        self.shared.change(Unacked::rest)
     }
 
-    /// Waits for an answer of the server, and takes the messages that came before. Returns the number of messages that the
-    /// server has ready.
-    pub(super) async fn catch_up(&self) -> Result<u32, QueueError> {
-        let (queue, options) = (self.shared.source.queue.as_str(), QueueDeclareOptions::durable().passive());
-        let answer = self.acks.channel.queue_declare(queue.into(), options, FieldTable::default()).await;
-        let answer = answer.map_err(|error| match is_missing(&error) {
-            true => missing(&format!("queue `{queue}`")),
-            false => queue_error(&format!("cannot receive from `{queue}`"), &error),
-        })?;
-        if let Some(mut consumer) = self.source.clone() {
-            let _ = draw(&self.shared, &mut consumer, &mut Context::from_waker(Waker::noop()), self.acks.number);
+    /// Lets the server send more messages of an ordered queue, if all that it may send ahead are here and wait for the heads of
+    /// their groups. Otherwise a group whose head is held would hold up all groups behind it.
+    ///
+    /// # Errors
+    /// The queue is missing or refused, or the server does not answer. The channel has ended.
+    pub(super) async fn widen(&mut self) -> Result<(), QueueError> {
+        let Some(from) = self.inflow.as_ref().map(|inflow| inflow.from) else { return Ok(()) };
+        if !self.shared.lock().unacked.is_stuck(from, self.shared.source.window.into()) {
+            return Ok(());
         }
-        Ok(answer.message_count())
+        tracing::debug!(queue = self.shared.source.queue, "all messages in hand wait for their groups");
+        // The prefetch of a consumer cannot be changed. What it has stays here when it is cancelled.
+        let widened = match self.stop().await {
+            Ok(()) => self.begin().await,
+            Err(error) => Err(error),
+        };
+        self.checked(widened)
+    }
+
+    /// Returns the means to learn what the server has.
+    pub(super) fn glance(&self) -> Glance {
+        let (consumer, from) = match &self.inflow {
+            Some(inflow) => (Some(inflow.consumer.clone()), inflow.from),
+            None => (None, 0),
+        };
+        Glance { shared: Arc::clone(&self.shared), acks: self.acks.clone(), consumer, from }
     }
 
     /// Closes the channel. The server takes back its messages.
     pub(super) async fn close(mut self) {
-        self.pump.shutdown().await;
-        if let Err(error) = self.acks.channel.close(200, "".into()).await {
-            tracing::debug!(%error, "cannot close the channel");
+        self.shared.close(self.acks.number);
+        if let Some(inflow) = &mut self.inflow {
+            inflow.pump.shutdown().await;
+        }
+        let failed = |error: lapin::Error| queue_error("cannot close the channel", &error);
+        if let Err(error) = answer(self.acks.channel.close(200, "".into()), failed).await {
+            tracing::debug!(%error, "the channel ends with the connection");
         }
     }
 }
 
+impl Glance {
+    /// Waits for an answer of the server, and takes the messages that came before. Returns `true` if more are on their way.
+    ///
+    /// # Errors
+    /// The channel does not work.
+    pub(super) async fn catch_up(&mut self) -> Result<bool, QueueError> {
+        let (queue, options) = (self.shared.source.queue.as_str(), QueueDeclareOptions::durable().passive());
+        let asked = self.acks.channel.queue_declare(queue.into(), options, FieldTable::default());
+        let answered = answer(asked, |error| cannot_receive(queue, &error)).await?;
+        if let Some(consumer) = &mut self.consumer {
+            let _ = draw(&self.shared, consumer, &mut Context::from_waker(Waker::noop()), self.acks.number);
+        }
+        let state = self.shared.lock();
+        let is_full = state.unacked.len_from(self.from) >= usize::from(self.shared.source.window);
+        Ok(state.unacked.expects_returns() || (answered.message_count() > 0 && !is_full))
+    }
+}
+
+/// Waits for an answer of the server.
+pub(super) async fn answer<T>(
+    asked: impl Future<Output = lapin::Result<T>>,
+    failed: impl Fn(lapin::Error) -> QueueError,
+) -> Result<T, QueueError> {
+    match timeout(PATIENCE, asked).await {
+        Ok(answered) => answered.map_err(failed),
+        Err(_) => Err(QueueError::Unavailable(format!("RabbitMQ gave no answer within {PATIENCE:?}"))),
+    }
+}
+
+fn cannot_receive(queue: &str, error: &lapin::Error) -> QueueError {
+    if is_missing(error) {
+        missing(&format!("queue `{queue}`"))
+    } else {
+        queue_error(&format!("cannot receive from `{queue}`"), error)
+    }
+}
+
 /// Takes messages until the server sends no more, and then ends the channel.
-async fn pump(shared: Arc<Shared>, mut consumer: Consumer, number: u64) {
+async fn run_pump(shared: Arc<Shared>, mut consumer: Consumer, number: u64) {
     let why = std::future::poll_fn(|cx| draw(&shared, &mut consumer, cx, number)).await;
-    end(&shared, number, why);
+    shared.end(number, &why);
 }
 
 /// Takes the messages that have come. Ready with the reason when there will be no more. The messages are taken and noted under
@@ -206,13 +276,10 @@ fn draw(shared: &Shared, consumer: &mut Consumer, cx: &mut Context<'_>, number: 
 
 /// Ends leases in time, and the channel when its connection is lost.
 async fn watch_clock(shared: Arc<Shared>, acks: Acks) {
-    loop {
+    while shared.is_current(acks.number) {
         let (due, is_in_use) = {
-            let held = shared.lock();
-            if !acks.are_of(held.unacked.channel()) {
-                return;
-            }
-            (held.unacked.next_due(), held.unacked.len() > 0)
+            let state = shared.lock();
+            (state.unacked.next_due(), state.unacked.len() > 0)
         };
         let look = Instant::now() + if is_in_use { LOOK } else { IDLE };
         tokio::select! {
@@ -220,10 +287,14 @@ async fn watch_clock(shared: Arc<Shared>, acks: Acks) {
             () = shared.sooner.notified() => continue,
         }
         if !acks.channel.status().connected() {
-            return end(&shared, acks.number, "the connection is lost".to_owned());
+            return shared.end(acks.number, "the connection is lost");
         }
-        let back = shared.change(|unacked| unacked.tick(Instant::now()));
-        acks.requeue_all(back).await;
+        let ended = shared.change(|unacked| unacked.tick(Instant::now()));
+        if !ended.is_empty() {
+            let shared = Arc::clone(&shared);
+            // A task, because the clock must go on.
+            tokio::spawn(async move { shared.expire(ended).await });
+        }
     }
 }
 
@@ -240,16 +311,8 @@ async fn watch_link(shared: Arc<Shared>, acks: Acks) {
         // The server answers this without asking the queue, which may have no leader for a while.
         match timeout(half, acks.channel.channel_flow(ChannelFlowOptions { active: true })).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => return end(&shared, acks.number, error.to_string()),
-            Err(_) => return end(&shared, acks.number, format!("no sign of life for {:?}", 2 * half)),
+            Ok(Err(error)) => return shared.end(acks.number, &error.to_string()),
+            Err(_) => return shared.end(acks.number, &format!("no sign of life for {:?}", 2 * half)),
         }
-    }
-}
-
-/// Ends the channel with this number, unless it has ended.
-fn end(shared: &Shared, number: u64, why: String) {
-    if shared.lock().unacked.channel() == number {
-        tracing::warn!(queue = shared.source.queue, error = why, "RabbitMQ stopped sending messages");
-        shared.begin(Some(why));
     }
 }

@@ -5,24 +5,20 @@ use std::time::Duration;
 use hostler_queue::{LeaseError, QueueError, Settlement, Unsettled};
 use tokio::time::Instant;
 
-use super::RabbitQueue;
-use super::feed::Acks;
-use super::triage::Verdict;
+use super::shared::Shared;
+use super::triage::{Verdict, goes_back_free};
 use crate::envelope::Parcel;
 use crate::fault::lease_error;
 use crate::ladder;
 use crate::publisher::Routed;
-use crate::topology::SERVER_LIMIT;
-
-/// Number of server-counted deliveries from which a message is requeued by a copy, whose deliveries the server counts anew.
-const NEAR_THE_LIMIT: u32 = SERVER_LIMIT / 2;
+use crate::unacked::Key;
 
 /// How a message leaves this process.
 #[derive(Debug)]
 enum Way {
     /// Remove it.
     Ack,
-    /// Return it to the head of its queue. `counts`: the attempt counts.
+    /// Return it to its queue. `counts`: the attempt counts.
     Requeue { counts: bool },
     /// Keep it, and hand it out again later.
     Keep { delay: Duration, counts: bool },
@@ -30,37 +26,68 @@ enum Way {
     Copy(Box<Parcel>),
 }
 
-impl RabbitQueue {
+impl Shared {
     pub(super) async fn settle_all(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
         let begun: Vec<_> = batch.iter().map(|settlement| self.begin(settlement)).collect();
-        let work = begun.iter().filter_map(|begun| begun.as_ref().ok()).map(|(tag, way)| (*tag, way));
-        let mut done = self.carry_out(work.collect()).await.into_iter();
-        let result = |(settlement, begun): (Settlement, Result<_, LeaseError>)| {
-            let result =
-                begun.and_then(|_| done.next().unwrap_or_else(|| Err(LeaseError::Retry("not settled".to_owned()))));
+        let (mut work, mut faults) = (Vec::new(), Vec::new());
+        for begun in begun {
+            match begun {
+                Ok(way) => {
+                    work.push(way);
+                    faults.push(None);
+                }
+                Err(error) => faults.push(Some(error)),
+            }
+        }
+        let mut done = self.carry_out(work).await.into_iter();
+        let result = |(settlement, fault): (Settlement, Option<LeaseError>)| {
+            let result = match fault {
+                Some(error) => Err(error),
+                None => done.next().unwrap_or_else(|| Err(LeaseError::Retry("not settled".to_owned()))),
+            };
             result.map_err(|error| Unsettled { settlement, error })
         };
-        batch.into_iter().zip(begun).map(result).collect()
+        batch.into_iter().zip(faults).map(result).collect()
     }
 
-    /// Settles messages that were not handed out.
-    pub(super) async fn dispose(&self, others: Vec<(u64, Verdict)>) {
-        let ways: Vec<_> =
-            others.iter().filter_map(|(tag, verdict)| Some((*tag, self.way_of(*tag, *verdict)?))).collect();
-        let results = self.carry_out(ways.iter().map(|(tag, way)| (*tag, way)).collect()).await;
-        for error in results.into_iter().filter_map(Result::err) {
-            tracing::warn!(queue = self.shared.source.queue, %error, "cannot settle a message that is not handed out");
+    /// Settles messages that are not handed out.
+    pub(super) async fn dispose(&self, others: Vec<(Key, Verdict)>) {
+        let ways = others.into_iter().filter_map(|(key, verdict)| Some((key, self.way_of(key, verdict)?)));
+        self.carry_out_all(ways.collect()).await;
+    }
+
+    /// Gives back messages that were sent ahead and are not handed out.
+    pub(super) async fn give_back(&self, keys: Vec<Key>) {
+        let ways = keys.into_iter().filter_map(|key| Some((key, self.release(key, Duration::ZERO, false)?)));
+        self.carry_out_all(ways.collect()).await;
+    }
+
+    /// Gives back messages whose leases have ended: by copies that count the attempt, or else as they are.
+    pub(super) async fn expire(&self, keys: Vec<Key>) {
+        let work: Vec<_> =
+            keys.into_iter().filter_map(|key| Some((key, self.release(key, Duration::ZERO, true)?))).collect();
+        let keys: Vec<_> = work.iter().map(|(key, _)| *key).collect();
+        let results = self.carry_out(work).await;
+        let failed = keys.into_iter().zip(results).filter(|(_, result)| result.is_err());
+        let again = failed.map(|(key, _)| (key, Way::Requeue { counts: true })).collect();
+        self.carry_out_all(again).await;
+    }
+
+    /// Carries out settlements that no caller waits for.
+    async fn carry_out_all(&self, work: Vec<(Key, Way)>) {
+        for error in self.carry_out(work).await.into_iter().filter_map(Result::err) {
+            tracing::warn!(queue = self.source.queue, %error, "cannot settle a message that is not handed out");
         }
     }
 
-    fn way_of(&self, tag: u64, verdict: Verdict) -> Option<Way> {
-        let (source, held) = (&self.shared.source, self.shared.lock());
-        let message = held.unacked.get(tag)?;
+    fn way_of(&self, key: Key, verdict: Verdict) -> Option<Way> {
+        let (source, state) = (&self.source, self.lock());
+        let message = state.unacked.get(key)?;
         let (mail, attempts) = (message.mail, message.attempt.saturating_sub(1));
         Some(match verdict {
             Verdict::Deliver => return None,
             Verdict::Refuse => Way::Ack,
-            Verdict::Wait(delay) => self.copy_after(delay, |exchange, key| mail.again(exchange, key, attempts)),
+            Verdict::Wait(delay) => self.copy_after(delay, |exchange, key| mail.again(exchange, key, message.certain)),
             Verdict::WearOut => {
                 let reason = format!("received {attempts} times without being settled");
                 tracing::warn!(
@@ -76,80 +103,69 @@ impl RabbitQueue {
     }
 
     /// Begins a settlement, and returns how to carry it out.
-    fn begin(&self, settlement: &Settlement) -> Result<(u64, Way), LeaseError> {
-        let tag = self.shared.change(|unacked| unacked.settle(settlement.receipt(), Instant::now()))?;
+    fn begin(&self, settlement: &Settlement) -> Result<(Key, Way), LeaseError> {
+        let key = self.change(|unacked| unacked.settle(settlement.receipt(), Instant::now()))?;
         let way = match settlement {
             Settlement::Ack(_) => Ok(Way::Ack),
-            Settlement::Release(_, delay) => Ok(self.release(tag, *delay, true)),
-            Settlement::GiveBack(_, delay) => Ok(self.release(tag, *delay, false)),
-            Settlement::DeadLetter { reason, .. } => self.dead_letter(tag, reason),
+            Settlement::Release(_, delay) => self.release(key, *delay, true).ok_or_else(lost),
+            Settlement::GiveBack(_, delay) => self.release(key, *delay, false).ok_or_else(lost),
+            Settlement::DeadLetter { reason, .. } => self.dead_letter(key, reason),
         };
-        way.map(|way| (tag, way)).inspect_err(|_| self.shared.change(|unacked| unacked.failed(tag)))
+        way.map(|way| (key, way)).inspect_err(|_| self.change(|unacked| unacked.failed(key, Instant::now())))
     }
 
-    /// Returns how a message is released. `counts`: the attempt counts.
-    fn release(&self, tag: u64, delay: Duration, counts: bool) -> Way {
-        let source = &self.shared.source;
+    /// Returns how a message is released. `counts`: the attempt counts. `None`: its channel has ended.
+    ///
+    /// An attempt that counts is carried by a copy. The server's count would not do: from 4.3 it leaves requeues out, and before
+    /// it includes messages that no handler has seen.
+    fn release(&self, key: Key, delay: Duration, counts: bool) -> Option<Way> {
+        let source = &self.source;
         if source.ordered {
-            return Way::Keep { delay, counts };
+            return Some(Way::Keep { delay, counts });
         }
-        let held = self.shared.lock();
-        let Some(message) = held.unacked.get(tag) else { return Way::Ack };
-        let (mail, attempts) = (message.mail, message.attempt.saturating_sub(u32::from(!counts)));
-        if delay.is_zero() && mail.deliveries < NEAR_THE_LIMIT {
-            return Way::Requeue { counts };
+        let state = self.lock();
+        let message = state.unacked.get(key)?;
+        let (mail, attempts) = (message.mail, message.certain.saturating_add(u32::from(counts)));
+        if delay.is_zero() && !counts && goes_back_free(source, mail) {
+            return Some(Way::Requeue { counts });
         }
-        self.copy_after(delay, |exchange, key| mail.again(exchange, key, attempts))
+        Some(self.copy_after(delay, |exchange, key| mail.again(exchange, key, attempts)))
     }
 
     /// Returns the way of a copy that comes to this queue after `delay`.
     fn copy_after(&self, delay: Duration, copy: impl FnOnce(String, String) -> Parcel) -> Way {
-        let queue = &self.shared.source.queue;
-        let parcel = match ladder::rung(&self.shared.service.names, delay, queue) {
+        let queue = &self.source.queue;
+        let parcel = match ladder::rung(&self.service.names, delay, queue) {
             Some(rung) => copy(rung.exchange, rung.key),
             None => copy(String::new(), queue.clone()),
         };
         Way::Copy(Box::new(parcel))
     }
 
-    fn dead_letter(&self, tag: u64, reason: &str) -> Result<Way, LeaseError> {
-        let source = &self.shared.source;
+    fn dead_letter(&self, key: Key, reason: &str) -> Result<Way, LeaseError> {
+        let source = &self.source;
         let Some(dead_letters) = &source.dead_letters else {
             return Err(LeaseError::Refused(format!("the queue `{}` has no dead-letter queue", source.queue)));
         };
-        let held = self.shared.lock();
-        let Some(message) = held.unacked.get(tag) else { return Ok(Way::Ack) };
+        let state = self.lock();
+        let message = state.unacked.get(key).ok_or_else(lost)?;
         let (mail, source) = (message.mail, source.channel.to_string());
         Ok(Way::Copy(Box::new(mail.dead_letter(dead_letters.clone(), reason, &source, message.attempt))))
     }
 
     /// Carries out settlements that have begun. The result of a copy is `Ok` only after the server has stored it.
-    async fn carry_out(&self, work: Vec<(u64, &Way)>) -> Vec<Result<(), LeaseError>> {
-        if work.is_empty() {
-            return Vec::new();
-        }
-        let Some(acks) = self.feed.lock().await.as_ref().map(super::feed::Feed::acks) else {
-            return work.iter().map(|_| Err(lost())).collect();
-        };
-        let copies = work
-            .iter()
-            .filter_map(|(_, way)| if let Way::Copy(parcel) = way { Some((**parcel).clone()) } else { None });
-        let copies: Vec<_> = copies.collect();
-        let mut stored =
-            if copies.is_empty() { Vec::new() } else { self.shared.service.publisher.publish(copies).await }
-                .into_iter();
+    async fn carry_out(&self, work: Vec<(Key, Way)>) -> Vec<Result<(), LeaseError>> {
+        let mut stored = self.copy(&work).await.into_iter();
         let mut results = Vec::new();
-        for (tag, way) in work {
+        for (key, way) in work {
             let stored = match way {
-                Way::Copy(_) => {
-                    stored.next().map_or_else(|| Err(LeaseError::Retry("not copied".to_owned())), is_stored)
-                }
+                Way::Copy(_) => stored.next().unwrap_or_else(|| Err(LeaseError::Retry("not copied".to_owned()))),
                 _ => Ok(()),
             };
             let result = match stored {
-                Ok(()) => self.finish(tag, way, &acks).await,
+                Ok(()) => self.finish(key, &way).await,
                 Err(error) => {
-                    self.shared.change(|unacked| unacked.failed(tag));
+                    self.change(|unacked| unacked.failed(key, Instant::now()));
                     Err(error)
                 }
             };
@@ -158,22 +174,41 @@ impl RabbitQueue {
         results
     }
 
-    async fn finish(&self, tag: u64, way: &Way, acks: &Acks) -> Result<(), LeaseError> {
-        if !acks.are_of(self.shared.lock().unacked.channel()) {
-            return Err(lost());
+    /// Publishes the copies. Publishes none of a message that the server has again: it would be a second message.
+    async fn copy(&self, work: &[(Key, Way)]) -> Vec<Result<(), LeaseError>> {
+        let (mut parcels, mut is_ours) = (Vec::new(), Vec::new());
+        for (key, way) in work {
+            let Way::Copy(parcel) = way else { continue };
+            is_ours.push(self.is_current(key.channel));
+            if is_ours.last() == Some(&true) {
+                parcels.push((**parcel).clone());
+            }
         }
+        if parcels.is_empty() {
+            return is_ours.iter().map(|_| Err(lost())).collect();
+        }
+        let coming = parcels.iter().filter(|parcel| parcel.exchange.is_empty() && parcel.key == self.source.queue);
+        let coming = coming.count();
+        self.change(|unacked| unacked.expect_returns(coming));
+        let mut stored = self.service.publisher.publish(parcels).await.into_iter().map(is_stored);
+        let result = |is_ours: bool| if is_ours { stored.next() } else { Some(Err(lost())) };
+        is_ours.into_iter().filter_map(result).collect()
+    }
+
+    async fn finish(&self, key: Key, way: &Way) -> Result<(), LeaseError> {
+        let acks = self.acks_of(key).ok_or_else(lost)?;
         let sent = match way {
             Way::Ack | Way::Copy(_) => {
-                let acked = acks.ack(tag).await;
-                self.shared.change(|unacked| unacked.gone(tag));
+                let acked = acks.ack(key.tag).await;
+                self.change(|unacked| unacked.gone(key));
                 acked
             }
             Way::Requeue { counts } => {
-                self.shared.change(|unacked| unacked.back(tag, *counts));
-                acks.requeue(tag).await
+                self.change(|unacked| unacked.back(key, *counts));
+                acks.requeue(key.tag).await
             }
             Way::Keep { delay, counts } => {
-                self.shared.change(|unacked| unacked.keep(tag, *delay, *counts, Instant::now()));
+                self.change(|unacked| unacked.keep(key, *delay, *counts, Instant::now()));
                 Ok(())
             }
         };

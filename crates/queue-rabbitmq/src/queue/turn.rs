@@ -5,30 +5,37 @@
 //! begins to receive only after the server has taken back the messages of the last one. A queue that is exclusive to the host's
 //! connection keeps two hosts from beginning at once.
 
+use hostler_queue::QueueError;
+use lapin::Channel;
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use tokio::time::Instant;
 
-use super::Shared;
+use super::feed::answer;
+use super::shared::Shared;
 use crate::fault::{is_locked, queue_error};
-use hostler_queue::QueueError;
 
 /// Returns `true` if this host may begin to receive. It then has the turn until [`release`], or until its connection ends.
+/// `channel`: used for this alone, because a refusal closes it.
 ///
 /// # Errors
 /// The server cannot be asked.
-pub(super) async fn take(shared: &Shared, deadline: Instant) -> Result<bool, QueueError> {
+pub(super) async fn take(shared: &Shared, channel: &Channel) -> Result<bool, QueueError> {
     let (queue, turn) = (shared.source.queue.as_str(), name(shared));
-    let failed = |error| queue_error(&format!("cannot take the turn to receive from `{queue}`"), &error);
-    let channel = shared.service.consuming.channel(deadline).await?;
+    let failed = |error: lapin::Error| queue_error(&format!("cannot take the turn to receive from `{queue}`"), &error);
     let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
-    match channel.queue_declare(turn.as_str().into(), options, FieldTable::default()).await {
-        Err(error) if is_locked(&error) => return Ok(false),
-        declared => drop(declared.map_err(failed)?),
+    let declaring = async {
+        match channel.queue_declare(turn.as_str().into(), options, FieldTable::default()).await {
+            Err(error) if is_locked(&error) => Ok(false),
+            declared => declared.map(|_| true),
+        }
+    };
+    if !answer(declaring, failed).await? {
+        return Ok(false);
     }
     let options = QueueDeclareOptions::durable().passive();
-    let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await;
-    Ok(found.map_err(failed)?.consumer_count() == 0)
+    let found = answer(channel.queue_declare(queue.into(), options, FieldTable::default()), failed).await?;
+    Ok(found.consumer_count() == 0)
 }
 
 /// Gives up the turn.
@@ -36,8 +43,8 @@ pub(super) async fn release(shared: &Shared) {
     let turn = name(shared);
     let released = async {
         let channel = shared.service.consuming.channel(Instant::now()).await?;
-        let deleted = channel.queue_delete(turn.as_str().into(), QueueDeleteOptions::default()).await;
-        deleted.map_err(|error| queue_error("cannot give up the turn", &error))
+        let deleting = channel.queue_delete(turn.as_str().into(), QueueDeleteOptions::default());
+        answer(deleting, |error| queue_error("cannot give up the turn", &error)).await
     };
     if let Err(error) = released.await {
         tracing::debug!(%error, "the turn ends with the connection");

@@ -9,6 +9,15 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = SECOND.saturating_mul(30);
 
+/// A message of the first channel.
+const fn key(tag: u64) -> Key {
+    Key { channel: 1, tag }
+}
+
+fn keys(tags: &[u64]) -> Vec<Key> {
+    tags.iter().map(|tag| key(*tag)).collect()
+}
+
 /// A message with its name as its id, in the group before the first dash of the name.
 fn mail(tag: u64, name: &str, deliveries: i64) -> Mail {
     let mut delivery = Delivery::mock(tag, "".into(), "jobs".into(), deliveries > 0, name.into());
@@ -34,7 +43,7 @@ fn window(ordered: bool, names: &[&str]) -> (Unacked, Instant) {
 /// Hands out all that may be, and returns the names and the attempts with the receipts.
 fn take(unacked: &mut Unacked, now: Instant) -> (Vec<(String, u32)>, Vec<Receipt>) {
     let (mut names, mut receipts) = (Vec::new(), Vec::new());
-    while let Some(Handed { mail, attempt }) = unacked.next() {
+    while let Some(Handed { mail, attempt, .. }) = unacked.next() {
         names.push((mail.message.id.clone(), attempt));
         let tag = mail.tag;
         receipts.push(unacked.lease(tag, now + LEASE));
@@ -55,16 +64,16 @@ fn messages_are_handed_out_in_order_and_settled_once() {
     let (mut unacked, now) = window(false, &["a", "b"]);
     let (names, receipts) = take(&mut unacked, now);
     assert_eq!(names, named(&[("a", 1), ("b", 1)]));
-    assert_eq!(unacked.settle(&receipts[0], now), Ok(1));
+    assert_eq!(unacked.settle(&receipts[0], now), Ok(key(1)));
     assert!(is_lost(&unacked.settle(&receipts[0], now)), "a settlement is under way");
     assert!(is_lost(&unacked.extend(&receipts[0].lease(), now + LEASE, now)));
-    unacked.gone(1);
+    unacked.gone(key(1));
     assert!(is_lost(&unacked.settle(&receipts[0], now)));
     assert!(!unacked.is_idle());
     unacked.settle(&receipts[1], now).unwrap();
-    unacked.failed(2);
-    assert_eq!(unacked.settle(&receipts[1], now), Ok(2), "after a failure the lease goes on");
-    unacked.gone(2);
+    unacked.failed(key(2), now);
+    assert_eq!(unacked.settle(&receipts[1], now), Ok(key(2)), "after a failure the lease goes on");
+    unacked.gone(key(2));
     assert!(unacked.is_idle() && unacked.len() == 0 && unacked.next_due().is_none());
 }
 
@@ -74,7 +83,9 @@ fn a_message_whose_lease_ends_goes_back_to_the_server() {
     let (_, receipts) = take(&mut unacked, now);
     unacked.extend(&receipts[1].lease(), now + 2 * LEASE, now + SECOND).unwrap();
     assert_eq!((unacked.tick(now + LEASE - SECOND), unacked.next_due()), (vec![], Some(now + LEASE)));
-    assert_eq!(unacked.tick(now + LEASE), [1]);
+    assert_eq!(unacked.tick(now + LEASE), [key(1)]);
+    assert_eq!(take(&mut unacked, now + LEASE).0, []);
+    unacked.back(key(1), true);
     assert!(unacked.expects_returns());
     assert!(is_lost(&unacked.settle(&receipts[0], now + LEASE)));
     unacked.delivered(mail(3, "a", 1), None, now + LEASE);
@@ -92,8 +103,8 @@ fn a_lease_does_not_end_while_its_message_is_settled() {
     let (_, receipts) = take(&mut unacked, now);
     unacked.settle(&receipts[0], now + LEASE - SECOND).unwrap();
     assert_eq!((unacked.next_due(), unacked.tick(now + 2 * LEASE)), (None, vec![]));
-    unacked.failed(1);
-    assert_eq!(unacked.tick(now + 2 * LEASE), [1]);
+    unacked.failed(key(1), now + 2 * LEASE);
+    assert_eq!(unacked.tick(now + 2 * LEASE), [key(1)]);
 }
 
 #[test]
@@ -101,11 +112,19 @@ fn a_new_channel_loses_what_is_in_hand_and_no_receipt_is_good_for_it() {
     let (mut unacked, now) = window(false, &["a", "b", "c"]);
     let (_, receipts) = take(&mut unacked, now);
     unacked.settle(&receipts[1], now).unwrap();
-    unacked.gone(3);
+    unacked.gone(key(3));
     let lost = unacked.begin();
     assert_eq!(lost, [receipts[0].lease(), receipts[1].lease()]);
     unacked.delivered(mail(1, "b", 1), None, now);
+    unacked.delivered(mail(2, "c", 1), None, now);
     take(&mut unacked, now);
+    // A settlement of the old channel ends only now.
+    assert!(unacked.get(key(2)).is_none(), "the tag is that of another message");
+    unacked.gone(key(2));
+    unacked.back(key(2), true);
+    unacked.keep(key(2), SECOND, true, now);
+    unacked.failed(key(2), now);
+    assert_eq!((unacked.len(), unacked.waiting()), (2, (0, 0)), "both are handed out, as they were");
     assert!(is_lost(&unacked.settle(&receipts[0], now)), "the tag is that of another message");
     assert_eq!(Receipt::new("no receipt").as_str(), "no receipt");
     assert!(is_lost(&unacked.settle(&Receipt::new("no receipt"), now)));
@@ -117,9 +136,12 @@ fn what_goes_back_unprocessed_counts_for_nothing() {
     let tag = unacked.next().unwrap().mail.tag;
     let receipt = unacked.lease(tag, now + LEASE);
     assert_eq!(unacked.waiting(), (2, 2));
-    assert_eq!((unacked.rest(), unacked.len()), (vec![2, 3], 1), "what is in hand stays");
+    assert_eq!(unacked.rest(), keys(&[2, 3]), "what is in hand stays");
+    unacked.back(key(2), false);
+    unacked.back(key(3), false);
+    assert_eq!(unacked.len(), 1);
     unacked.settle(&receipt, now).unwrap();
-    unacked.back(1, true);
+    unacked.back(key(1), true);
     for (tag, name) in [(4, "a"), (5, "b"), (6, "c")] {
         unacked.delivered(mail(tag, name, 1), None, now);
     }
@@ -145,14 +167,14 @@ fn an_ordered_queue_hands_out_one_of_a_group_and_keeps_its_order() {
     assert_eq!(unacked.waiting(), (2, 0));
     unacked.settle(&receipts[0], now).unwrap();
     assert_eq!(take(&mut unacked, now).0, [], "until it is settled");
-    unacked.keep(1, 5 * SECOND, true, now);
+    unacked.keep(key(1), 5 * SECOND, true, now);
     assert_eq!(take(&mut unacked, now + SECOND).0, [], "held, and its group with it");
     assert!(unacked.tick(now + 5 * SECOND).is_empty());
     let (names, again) = take(&mut unacked, now + 5 * SECOND);
     assert_eq!(names, named(&[("a-1", 2)]));
     assert!(is_lost(&unacked.settle(&receipts[0], now)), "the receipt of the first time");
     unacked.settle(&again[0], now + 5 * SECOND).unwrap();
-    unacked.gone(1);
+    unacked.gone(key(1));
     assert_eq!(take(&mut unacked, now + 5 * SECOND).0, named(&[("a-2", 1)]));
 }
 
@@ -175,8 +197,66 @@ fn a_message_that_is_early_holds_its_group() {
     let (names, receipts) = take(&mut unacked, now + 2 * SECOND);
     assert_eq!(names, named(&[("a-1", 1)]));
     unacked.settle(&receipts[0], now + 2 * SECOND).unwrap();
-    unacked.gone(1);
+    unacked.gone(key(1));
     assert_eq!(take(&mut unacked, now + 7 * SECOND).0, []);
     unacked.tick(now + 8 * SECOND);
     assert_eq!(take(&mut unacked, now + 8 * SECOND).0, named(&[("a-2", 1)]));
+}
+
+#[test]
+fn returns_of_other_hosts_tell_of_one_attempt_and_many_deliveries_of_more() {
+    let (mut unacked, now) = window(false, &[]);
+    for (tag, count) in (1..).zip([0, 1, 3, 4, 5, 9]) {
+        unacked.delivered(mail(tag, &format!("m{count}"), count), None, now);
+    }
+    let certain: Vec<_> = (1..=6).filter_map(|tag| unacked.get(key(tag))).map(|message| message.certain).collect();
+    let attempts: Vec<_> = take(&mut unacked, now).0.into_iter().map(|(_, attempt)| attempt).collect();
+    assert_eq!((certain, attempts), (vec![0, 0, 0, 1, 2, 6], vec![1, 2, 2, 2, 3, 7]));
+    let (mut unacked, now) = window(true, &[]);
+    unacked.delivered(mail(1, "a", 499), None, now);
+    assert!(unacked.is_worn());
+    assert_eq!(take(&mut unacked, now).0, named(&[("a", 2)]), "an ordered queue gives back by no copy");
+}
+
+#[test]
+fn a_settlement_that_fails_is_begun_again_later_and_later() {
+    let (mut unacked, now) = window(false, &["a"]);
+    let mut at = now;
+    for delay in [1, 2, 4] {
+        let tag = unacked.next().unwrap().mail.tag;
+        let key = unacked.set_aside(tag);
+        unacked.failed(key, at);
+        assert!(unacked.next().is_none(), "it would fail at once");
+        at += delay * SECOND;
+        assert_eq!(unacked.next_due(), Some(at));
+        unacked.tick(at);
+    }
+    assert_eq!(take(&mut unacked, at).0, named(&[("a", 1)]));
+}
+
+#[test]
+fn a_window_is_stuck_when_it_is_full_of_messages_that_wait_for_their_group() {
+    let (mut unacked, now) = window(true, &["a-1", "a-2", "a-3"]);
+    assert!(!unacked.is_stuck(0, 3), "one may be handed out");
+    let (_, receipts) = take(&mut unacked, now);
+    assert!(unacked.is_stuck(0, 3) && !unacked.is_stuck(0, 4), "the server may send more");
+    let from = unacked.next_tag();
+    assert!(from == 4 && !unacked.is_stuck(from, 3));
+    unacked.delivered(mail(4, "b-1", 0), None, now);
+    assert_eq!((unacked.len_from(from), unacked.len()), (1, 4));
+    unacked.settle(&receipts[0], now).unwrap();
+    unacked.gone(key(1));
+    assert!(!unacked.is_stuck(from, 3));
+}
+
+#[test]
+fn a_copy_that_comes_is_no_longer_expected() {
+    let (mut unacked, now) = window(false, &["a"]);
+    unacked.expect_returns(1);
+    unacked.delivered(mail(2, "b", 0), None, now);
+    assert!(unacked.expects_returns(), "another message");
+    let mut copy = mail(3, "a", 0);
+    copy.is_copy = true;
+    unacked.delivered(copy, None, now);
+    assert!(!unacked.expects_returns());
 }

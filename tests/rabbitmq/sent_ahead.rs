@@ -1,0 +1,111 @@
+//! What the driver does with messages that the server has sent ahead, and how it counts their attempts.
+
+use std::time::Duration;
+
+use hostler_queue::{Admin, Broker, ChannelSpec, Receive, Settlement};
+use tokio_util::sync::CancellationToken;
+
+use super::driver::{PATIENCE, ack, body, broker, jobs, next, queue_back, send, spec};
+use crate::support::rabbitmq::RabbitMq;
+use crate::support::servers::unique;
+
+/// Each host that returns messages unprocessed is a new one, which knows nothing of the others. RabbitMQ 3.10 counts each return.
+#[tokio::test]
+async fn returns_by_many_hosts_wear_no_message_out() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let prefix = format!("{}-", unique("returns"));
+    let spec = ChannelSpec { max_receives: Some(5), ..spec(false) };
+    let last = broker(server, &prefix).await;
+    let queue = last.open(&spec).await.unwrap();
+    send(&last, 10, None).await;
+    for _ in 0..12 {
+        let host = broker(server, &prefix).await;
+        let queue = host.open(&spec).await.unwrap();
+        let in_hand = next(&queue).await;
+        queue.rest().await;
+        queue_back(&queue, vec![in_hand]).await;
+    }
+    let mut bodies = Vec::new();
+    for _ in 0..10 {
+        let delivery = next(&queue).await;
+        assert!(delivery.attempt <= 2, "{}", delivery.attempt);
+        bodies.push(body(&delivery));
+        ack(&queue, delivery).await;
+    }
+    bodies.sort_unstable();
+    assert_eq!(bodies, (0..10).collect::<Vec<_>>());
+    assert_eq!(last.depths(&[jobs()]).await.unwrap()[0].dead_lettered, 0);
+}
+
+#[tokio::test]
+async fn attempts_that_end_without_a_delay_count_for_all_hosts() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let prefix = format!("{}-", unique("attempts"));
+    let first = broker(server, &prefix).await;
+    let queue = first.open(&spec(false)).await.unwrap();
+    send(&first, 1, None).await;
+    for attempt in 1..=3 {
+        let delivery = next(&queue).await;
+        assert_eq!(delivery.attempt, attempt);
+        queue.settle(vec![Settlement::Release(delivery.receipt, Duration::ZERO)]).await.remove(0).unwrap();
+    }
+    let short = Receive { max: 1, wait: PATIENCE, lease: Duration::from_millis(50) };
+    let held = queue.receive(short, &CancellationToken::new()).await.unwrap();
+    assert_eq!(held[0].attempt, 4);
+    let again = next(&queue).await;
+    assert_eq!(again.attempt, 5, "its lease ended");
+    queue_back(&queue, vec![again]).await;
+    queue.rest().await;
+    let other = broker(server, &prefix).await.open(&spec(false)).await.unwrap();
+    assert!((5..=6).contains(&next(&other).await.attempt), "a return tells of one attempt at most");
+}
+
+/// A consumer that a stop left half begun would keep what the server sends it.
+#[tokio::test]
+async fn a_stop_at_any_time_leaves_no_messages_behind() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let prefix = format!("{}-", unique("stops"));
+    let (one, other) = (broker(server, &prefix).await, broker(server, &prefix).await);
+    let queue = one.open(&spec(false)).await.unwrap();
+    send(&one, 10, None).await;
+    for n in 0..40 {
+        let stop = CancellationToken::new();
+        let request = Receive { max: 1, wait: PATIENCE, lease: PATIENCE };
+        let stopping = async {
+            tokio::time::sleep(Duration::from_micros(100 * n)).await;
+            stop.cancel();
+        };
+        let (received, ()) = tokio::join!(queue.receive(request, &stop), stopping);
+        queue_back(&queue, received.unwrap()).await;
+        queue.rest().await;
+    }
+    let second = other.open(&spec(false)).await.unwrap();
+    for _ in 0..10 {
+        let delivery = next(&second).await;
+        ack(&second, delivery).await;
+    }
+    assert_eq!(one.depths(&[jobs()]).await.unwrap()[0].total(), 0);
+}
+
+/// The head of a group is held here for its delay. The window is full of its followers.
+#[tokio::test]
+async fn a_group_that_waits_does_not_hold_up_the_groups_behind_it() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let broker = broker(server, &format!("{}-", unique("groups"))).await;
+    let queue = broker.open(&spec(true)).await.unwrap();
+    send(&broker, 40, Some("a")).await;
+    send(&broker, 3, Some("b")).await;
+    let head = next(&queue).await;
+    assert_eq!(body(&head), 0);
+    queue.settle(vec![Settlement::Release(head.receipt, Duration::from_secs(3))]).await.remove(0).unwrap();
+    for n in 0..3 {
+        let delivery = next(&queue).await;
+        assert_eq!((delivery.message.group.as_deref(), body(&delivery)), (Some("b"), n));
+        ack(&queue, delivery).await;
+    }
+    for n in 0..40 {
+        let delivery = next(&queue).await;
+        assert_eq!((delivery.message.group.as_deref(), body(&delivery)), (Some("a"), n));
+        ack(&queue, delivery).await;
+    }
+}
