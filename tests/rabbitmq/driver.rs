@@ -245,7 +245,7 @@ async fn a_queue_in_another_form_is_found_with_the_way_out() {
     assert!(matches!(broker.open(&spec(true)).await.map(drop), Err(QueueError::Refused(_))));
 }
 
-async fn ctl(server: &Arc<RabbitMq>, args: &'static [&'static str]) {
+pub(super) async fn ctl(server: &Arc<RabbitMq>, args: &'static [&'static str]) {
     let server = Arc::clone(server);
     tokio::task::spawn_blocking(move || server.ctl(args)).await.unwrap();
 }

@@ -1,11 +1,13 @@
 //! What the driver does with messages that the server has sent ahead, and how it counts their attempts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hostler_queue::{Admin, Broker, ChannelSpec, Receive, Settlement};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::driver::{PATIENCE, ack, body, broker, jobs, next, queue_back, send, spec};
+use super::driver::{PATIENCE, ack, body, broker, ctl, jobs, next, queue_back, send, spec};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
 
@@ -68,11 +70,13 @@ async fn a_stop_at_any_time_leaves_no_messages_behind() {
     let (one, other) = (broker(server, &prefix).await, broker(server, &prefix).await);
     let queue = one.open(&spec(false)).await.unwrap();
     send(&one, 10, None).await;
-    for n in 0..40 {
+    queue_back(&queue, vec![next(&queue).await]).await;
+    queue.rest().await;
+    for n in 0..60 {
         let stop = CancellationToken::new();
         let request = Receive { max: 1, wait: PATIENCE, lease: PATIENCE };
         let stopping = async {
-            tokio::time::sleep(Duration::from_micros(100 * n)).await;
+            tokio::time::sleep(Duration::from_micros(200 * n)).await;
             stop.cancel();
         };
         let (received, ()) = tokio::join!(queue.receive(request, &stop), stopping);
@@ -107,5 +111,35 @@ async fn a_group_that_waits_does_not_hold_up_the_groups_behind_it() {
         let delivery = next(&queue).await;
         assert_eq!((delivery.message.group.as_deref(), body(&delivery)), (Some("a"), n));
         ack(&queue, delivery).await;
+    }
+}
+
+/// A message that is worn out cannot be dead-lettered while the server accepts no messages.
+#[tokio::test]
+async fn a_message_does_not_wait_for_the_disposal_of_others() {
+    let server = Arc::new(tokio::task::spawn_blocking(RabbitMq::start).await.unwrap());
+    let broker = broker(&server, "worn-").await;
+    let queue = broker.open(&ChannelSpec { max_receives: Some(1), ..spec(false) }).await.unwrap();
+    send(&broker, 1, None).await;
+    let worn = next(&queue).await;
+    queue.settle(vec![Settlement::Release(worn.receipt, Duration::ZERO)]).await.remove(0).unwrap();
+    send(&broker, 1, None).await;
+    ctl(&server, &["set_vm_memory_high_watermark", "absolute", "1MB"]).await;
+    let begun = Instant::now();
+    let good = next(&queue).await;
+    assert!(good.attempt == 1 && begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    ack(&queue, good).await;
+    ctl(&server, &["set_vm_memory_high_watermark", "0.6"]).await;
+    let deadline = Instant::now() + 2 * PATIENCE;
+    while broker.depths(&[jobs()]).await.unwrap()[0].dead_lettered == 0 {
+        assert!(Instant::now() < deadline, "it is tried again");
+        let wait = Duration::from_millis(100);
+        assert!(
+            queue
+                .receive(Receive { max: 1, wait, lease: PATIENCE }, &CancellationToken::new())
+                .await
+                .unwrap()
+                .is_empty()
+        );
     }
 }
