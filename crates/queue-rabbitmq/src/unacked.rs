@@ -134,8 +134,13 @@ impl Unacked {
         let lost = lost.map(|(tag, lease)| receipt(self.channel, tag, lease).lease()).collect();
         self.channel += 1;
         self.changes += 1;
-        for entry in self.entries.values().filter(|entry| !entry.was_handed) {
-            self.uncounted.note(&entry.mail.message.id, entry.mail.deliveries);
+        for entry in self.entries.values() {
+            let id = &entry.mail.message.id;
+            match entry.stage {
+                _ if !entry.was_handed => self.uncounted.note(id, entry.mail.deliveries),
+                Stage::Waiting | Stage::Held(_) => self.uncounted.note_ended(id, entry.attempt.saturating_sub(1)),
+                Stage::Leased { .. } | Stage::Settling { .. } => self.uncounted.note_ended(id, entry.attempt),
+            }
         }
         self.entries.clear();
         self.ready.clear();
@@ -165,6 +170,7 @@ impl Unacked {
         let unexplained = mail.deliveries.saturating_sub(uncounted);
         let free = if self.ordered { ORDERED_RETURNS } else { FREE_RETURNS };
         let certain = mail.carried.saturating_add(unexplained.saturating_sub(free));
+        let certain = certain.max(self.uncounted.ended(&mail.message.id));
         let attempt = certain.max(mail.carried.saturating_add(unexplained.min(1))).saturating_add(1);
         let tag = mail.tag;
         if let Some(group) = mail.message.group.as_ref().filter(|_| self.ordered) {
@@ -317,8 +323,11 @@ impl Unacked {
     pub(super) fn back(&mut self, key: Key, counts: bool) {
         let Some(entry) = self.tag(key).and_then(|tag| self.remove(tag)) else { return };
         self.returning += 1;
-        if !counts || !entry.was_handed {
-            self.uncounted.note(&entry.mail.message.id, entry.mail.deliveries);
+        let id = &entry.mail.message.id;
+        if counts && entry.was_handed {
+            self.uncounted.note_ended(id, entry.attempt);
+        } else {
+            self.uncounted.note(id, entry.mail.deliveries);
         }
     }
 

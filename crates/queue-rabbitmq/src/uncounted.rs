@@ -1,4 +1,5 @@
-//! Deliveries that do not count as attempts, because the message went back unprocessed. No I/O.
+//! Deliveries that do not count as attempts, because the message went back unprocessed, and attempts that ended here and that no
+//! copy carries on. No I/O.
 //!
 //! Servers before 4.3 count each return of a message to its queue (`x-delivery-count`). This process knows the returns that it
 //! made itself, and subtracts them. Another process counts several returns as one attempt.
@@ -23,19 +24,35 @@ struct Note {
     total: u32,
     /// Set from a return to the next delivery.
     is_back: bool,
+    /// Number of attempts that have ended.
+    ended: u32,
 }
 
 impl Uncounted {
     /// Notes that a message goes back unprocessed. `count`: the server's count for its delivery.
     pub(super) fn note(&mut self, id: &str, count: u32) {
+        let note = self.entry(id);
+        (note.last, note.is_back) = (count, true);
+    }
+
+    /// Notes that a message goes back after this number of attempts.
+    pub(super) fn note_ended(&mut self, id: &str, attempts: u32) {
+        self.entry(id).ended = attempts;
+    }
+
+    /// Returns the number of attempts that have ended here.
+    pub(super) fn ended(&self, id: &str) -> u32 {
+        self.notes.get(id).map_or(0, |note| note.ended)
+    }
+
+    fn entry(&mut self, id: &str) -> &mut Note {
         if !self.notes.contains_key(id) {
             self.order.push_back(id.to_owned());
             while self.order.len() > MOST {
                 self.order.pop_front().map(|oldest| self.notes.remove(&oldest));
             }
         }
-        let note = self.notes.entry(id.to_owned()).or_default();
-        (note.last, note.is_back) = (count, true);
+        self.notes.entry(id.to_owned()).or_default()
     }
 
     /// Returns the number of deliveries among the server's count that do not count.

@@ -218,6 +218,28 @@ fn returns_of_other_hosts_tell_of_one_attempt_and_many_deliveries_of_more() {
     assert_eq!(take(&mut unacked, now).0, named(&[("a", 2)]), "an ordered queue gives back by no copy");
 }
 
+/// The breaker opens after each failure, and the queue rests.
+#[test]
+fn attempts_that_ended_here_are_known_on_the_next_channel() {
+    let (mut unacked, now) = window(true, &["a-1"]);
+    for attempt in 1..=5 {
+        let (names, receipts) = take(&mut unacked, now);
+        assert_eq!(names, named(&[("a-1", attempt)]));
+        let key = unacked.settle(&receipts[0], now).unwrap();
+        if attempt % 2 == 0 {
+            unacked.keep(key, SECOND, true, now);
+        }
+        unacked.begin();
+        unacked.delivered(mail(1, "a-1", i64::from(attempt)), None, now);
+    }
+    let (mut unacked, now) = window(false, &["a"]);
+    take(&mut unacked, now);
+    let key = unacked.tick(now + LEASE).remove(0);
+    unacked.back(key, true);
+    unacked.delivered(mail(2, "a", 1), None, now);
+    assert_eq!(unacked.get(Key { tag: 2, ..key }).unwrap().certain, 1);
+}
+
 #[test]
 fn a_settlement_that_fails_is_begun_again_later_and_later() {
     let (mut unacked, now) = window(false, &["a"]);
