@@ -66,6 +66,23 @@ async fn a_receive_and_the_end_of_a_drain_wait_for_the_rest_before_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_rest_that_hangs_holds_up_no_drain_beyond_its_deadline() {
+    let stage = Stage::start(spec(), ["ack"]).await;
+    stage.until_settled(1).await;
+    stage.broker.hold_rests(true);
+    for pause in [true, false] {
+        stage.pause.send_replace(pause);
+        sleep(SECOND).await;
+    }
+    for phase in [Phase::Draining, Phase::Deadline] {
+        assert!(!stage.running.is_finished());
+        stage.phase.send_replace(phase);
+        sleep(SECOND).await;
+    }
+    assert!(stage.running.is_finished(), "a receive call waits for the rest");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_queue_rests_during_a_pause_and_a_drain() {
     let stage = Stage::start(spec(), ["ack"]).await;
     stage.until_settled(1).await;

@@ -120,7 +120,8 @@ impl Effects {
         let answer = self.answer(Signal::Received { asked, result: Err(died("receive")) });
         let resting = self.resting.take();
         tokio::spawn(async move {
-            ended(resting).await;
+            // A stop ends the wait, so that a rest that hangs holds up no drain.
+            let _ = stop.run_until_cancelled(ended(resting)).await;
             let result = answer.world.queue.receive(request, &stop).await;
             if let Some((spans, since)) = spans {
                 spans.received(since, &result);
