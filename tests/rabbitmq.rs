@@ -1,6 +1,7 @@
 //! `hostler run` and the commands on RabbitMQ.
 
 mod driver;
+mod publishing;
 mod sent_ahead;
 
 use std::time::{Duration, Instant};

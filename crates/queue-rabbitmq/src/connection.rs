@@ -2,6 +2,7 @@
 //!
 //! The client library could recover connections itself, but its recovery would carry delivery numbers across connections.
 
+use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,13 +15,33 @@ use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, DefaultConnectionBuilder, Event};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Options;
 use super::fault::queue_error;
 
 /// Delays before the connection is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
+
+/// Waits for the server's answer until `deadline`.
+///
+/// # Errors
+/// The client's error. A late answer is an I/O error.
+pub(super) async fn in_time<T>(deadline: Instant, answer: impl Future<Output = lapin::Result<T>>) -> lapin::Result<T> {
+    match timeout_at(deadline, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time").into()),
+    }
+}
+
+/// Returns the interval of heartbeats after which a silent server counts as lost. `agreed`: the interval in seconds that client
+/// and server agreed on. Zero: they send none, and `wanted` is as good as any.
+fn heartbeat(agreed: u16, wanted: Duration) -> Duration {
+    if agreed == 0 { wanted } else { Duration::from_secs(agreed.into()) }
+}
+
+/// Time that the server has at least to answer a request that costs it nothing.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Maximum time to connect.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -130,7 +151,7 @@ impl Line {
         };
         let waiting = async { watched.wait_for(is_usable).await.map(|state| state.clone()) };
         let deadline = if is_first { deadline.max(Instant::now() + PATIENCE) } else { deadline };
-        let state = match tokio::time::timeout_at(deadline, waiting).await {
+        let state = match timeout_at(deadline, waiting).await {
             Ok(Ok(state)) => state,
             _ => self.state.borrow().clone(),
         };
@@ -144,10 +165,30 @@ impl Line {
     /// Opens a channel.
     ///
     /// # Errors
-    /// The reason why there is no connection or no channel.
+    /// The reason why there is no connection or no channel, or that the server did not answer until `deadline`. The server has
+    /// at least [`ANSWER`] to answer.
     pub(super) async fn channel(&self, deadline: Instant) -> Result<Channel, QueueError> {
         let connection = self.get(deadline).await?;
-        connection.create_channel().await.map_err(|error| queue_error("cannot open a channel", &error))
+        let opened = in_time(deadline.max(Instant::now() + ANSWER), connection.create_channel()).await;
+        opened.map_err(|error| queue_error("cannot open a channel", &error))
+    }
+
+    /// Returns the reason why the server takes no messages. `None`: it takes them, as far as is known.
+    pub(super) fn blocked(&self) -> Option<String> {
+        let is_blocked = matches!(&*self.state.borrow(), State::Up(connection) if connection.status().blocked());
+        let why = || match &*self.link.borrow() {
+            Link::Blocked(why) => why.clone(),
+            Link::Up | Link::Down { .. } => "it is short of memory or disk".to_owned(),
+        };
+        is_blocked.then(why)
+    }
+
+    /// Returns the interval of heartbeats of the present connection. `wanted`: the interval if there is none.
+    pub(super) fn heartbeat(&self, wanted: Duration) -> Duration {
+        match &*self.state.borrow() {
+            State::Up(connection) => heartbeat(connection.configuration().heartbeat(), wanted),
+            State::New | State::Down(_) => wanted,
+        }
     }
 
     /// Starts the task that keeps the connection, unless it runs.
@@ -225,6 +266,19 @@ mod tests {
 
     fn endpoint(url: &str) -> Result<Endpoint, QueueError> {
         Endpoint::new(&Options { url: url.to_owned(), ..Options::default() })
+    }
+
+    #[test]
+    fn the_interval_of_heartbeats_is_the_one_that_both_agreed_on() {
+        let wanted = Duration::from_secs(10);
+        assert_eq!((heartbeat(3, wanted), heartbeat(0, wanted)), (Duration::from_secs(3), wanted));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_does_not_come_is_a_passing_error() {
+        let answer = in_time(Instant::now(), std::future::pending::<lapin::Result<()>>()).await;
+        let error = answer.map_err(|error| queue_error("cannot look", &error)).unwrap_err();
+        assert!(matches!(&error, QueueError::Unavailable(text) if text.contains("did not answer in time")), "{error}");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | `uncounted` | deliveries that are no attempts | none |
 //! | `fault` | errors of the client, by what the caller does next | none |
 //! | `connection` | connections, and their return after a loss | server |
+//! | `confirms` | the server's answers to a batch of messages | none |
 //! | `publisher` | confirmed publishes | server |
 //! | `declare` | declarations and look-ups | server |
 //! | `send` | messages to queues and exchanges | through `publisher` |
@@ -18,6 +19,7 @@
 //! | `provision` | plans, findings | through `declare` |
 //! | `management` | what AMQP does not tell | the management API |
 
+mod confirms;
 mod connection;
 mod declare;
 mod drift;

@@ -1,79 +1,115 @@
 //! Publishes messages, and waits until the server has confirmed that each is stored in its queues.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hostler_queue::QueueError;
+use hostler_queue::{Link, QueueError};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::{Channel, Confirmation, PublisherConfirm};
-use tokio::sync::Mutex;
+use lapin::types::FieldTable;
+use lapin::{Channel, PublisherConfirm};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::Line;
+pub(super) use super::confirms::Routed;
+use super::confirms::{Address, Answer, results, to_repeat};
+use super::connection::{Line, in_time};
 use super::envelope::Parcel;
 use super::fault::queue_error;
 
 /// Maximum time to publish a batch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What became of a published message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Routed {
-    /// At least one queue has stored the message.
-    Stored,
-    /// No queue is bound for the message, so it is nowhere.
-    Nowhere,
-}
+/// Headers by which the server would also route a message to other queues, and would refuse a message if they are not lists.
+const ROUTING: [&str; 2] = ["CC", "BCC"];
 
-/// Publishes through one channel of the line.
+/// Publishes through channels of the line. A batch has a channel to itself.
 pub(super) struct Publisher {
     line: Arc<Line>,
-    channel: Mutex<Option<Channel>>,
+    /// Channels without unconfirmed messages.
+    idle: Arc<Mutex<Vec<Channel>>>,
 }
 
 impl Publisher {
     pub(super) fn new(line: Arc<Line>) -> Self {
-        Self { line, channel: Mutex::default() }
+        Self { line, idle: Arc::default() }
     }
 
     /// Publishes messages. Returns the result of each, in their order. A message is stored durably if its result is
     /// [`Routed::Stored`]. After an error, the message may have been stored.
     pub(super) async fn publish(&self, parcels: Vec<Parcel>) -> Vec<Result<Routed, QueueError>> {
         let deadline = Instant::now() + PATIENCE;
-        let channel = match self.channel(deadline).await {
-            Ok(channel) => channel,
-            Err(error) => return vec![Err(error); parcels.len()],
-        };
-        let mut confirms = Vec::new();
-        for parcel in parcels {
-            confirms.push(timeout_at(deadline, send(&channel, parcel)).await);
-        }
-        let mut results = Vec::new();
-        for confirm in confirms {
-            let result = match confirm {
-                Ok(Ok(confirm)) => timeout_at(deadline, confirm).await,
-                Ok(Err(error)) => Ok(Err(error)),
-                Err(late) => Err(late),
-            };
-            results.push(match result {
-                Ok(result) => routed(result),
-                Err(_) => Err(late(&self.line)),
-            });
+        let parcels: Vec<_> = parcels.into_iter().map(without_routing).collect();
+        let mut results = self.batch(parcels.clone(), deadline).await;
+        for n in to_repeat(&results) {
+            if let (Some(parcel), Some(result)) = (parcels.get(n), results.get_mut(n)) {
+                *result = self.batch(vec![parcel.clone()], deadline).await.remove(0);
+            }
         }
         results
     }
 
-    /// Returns the channel. Opens another if there is none, or if the last one was closed.
+    /// Publishes messages through one channel.
+    async fn batch(&self, parcels: Vec<Parcel>, deadline: Instant) -> Vec<Result<Routed, QueueError>> {
+        let addresses: Vec<_> = parcels.iter().map(Address::of).collect();
+        let failed = |error| vec![Err(error); addresses.len()];
+        if let Some(why) = self.line.blocked() {
+            return failed(blocked(&why));
+        }
+        let channel = match self.channel(deadline).await {
+            Ok(channel) => channel,
+            Err(error) => return failed(error),
+        };
+        let (answer, answers) = oneshot::channel();
+        let (line, idle) = (Arc::clone(&self.line), Arc::clone(&self.idle));
+        // The client library sends what it was given, however late. A channel is for others only after the last confirm.
+        tokio::spawn(async move {
+            let answers = publish_all(&channel, &line, parcels).await;
+            if channel.status().connected() {
+                idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
+            }
+            if answer.send(answers).is_err() {
+                tracing::debug!("RabbitMQ confirmed messages after their time");
+            }
+        });
+        match timeout_at(deadline, answers).await {
+            Ok(Ok(answers)) => results(&addresses, answers),
+            Ok(Err(_)) => failed(QueueError::Unavailable("publishing was cut short".to_owned())),
+            Err(_) => failed(late(&self.line)),
+        }
+    }
+
+    /// Returns a channel that no other batch uses. Opens another if there is none.
     async fn channel(&self, deadline: Instant) -> Result<Channel, QueueError> {
-        let mut held = self.channel.lock().await;
-        if let Some(channel) = held.as_ref().filter(|channel| channel.status().connected()) {
-            return Ok(channel.clone());
+        while let Some(channel) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            if channel.status().connected() {
+                return Ok(channel);
+            }
         }
         let channel = self.line.channel(deadline).await?;
-        let confirming = channel.confirm_select(ConfirmSelectOptions::default()).await;
+        let confirming = in_time(deadline, channel.confirm_select(ConfirmSelectOptions::default())).await;
         confirming.map_err(|error| queue_error("cannot publish with confirms", &error))?;
-        Ok(held.insert(channel).clone())
+        Ok(channel)
     }
+}
+
+/// Publishes messages, and returns the server's answer to each, however late.
+async fn publish_all(channel: &Channel, line: &Line, parcels: Vec<Parcel>) -> Vec<Answer> {
+    let mut sent = Vec::new();
+    for parcel in parcels {
+        // What the client library is given now, it would send once the server takes messages again.
+        sent.push(match line.blocked() {
+            Some(why) => Err(Answer::Failed(blocked(&why))),
+            None => send(channel, parcel).await.map_err(|error| Answer::of(Err(error))),
+        });
+    }
+    let mut answers = Vec::new();
+    for sent in sent {
+        answers.push(match sent {
+            Ok(confirm) => Answer::of(confirm.await),
+            Err(answer) => answer,
+        });
+    }
+    answers
 }
 
 async fn send(channel: &Channel, parcel: Parcel) -> lapin::Result<PublisherConfirm> {
@@ -82,25 +118,50 @@ async fn send(channel: &Channel, parcel: Parcel) -> lapin::Result<PublisherConfi
     channel.basic_publish(exchange.as_str().into(), key.as_str().into(), options, &body, properties).await
 }
 
-fn routed(result: lapin::Result<Confirmation>) -> Result<Routed, QueueError> {
-    match result {
-        Ok(Confirmation::Ack(None)) => Ok(Routed::Stored),
-        Ok(Confirmation::Ack(Some(_))) => Ok(Routed::Nowhere),
-        Ok(Confirmation::Nack(_)) => Err(QueueError::Unavailable(
-            "RabbitMQ did not store the message: a queue is full or has no leader".to_owned(),
-        )),
-        Ok(Confirmation::NotRequested) => {
-            Err(QueueError::Unavailable("RabbitMQ did not confirm the message".to_owned()))
+/// Removes the headers by which a message would go elsewhere as well.
+fn without_routing(mut parcel: Parcel) -> Parcel {
+    if let Some(headers) = parcel.properties.headers()
+        && ROUTING.iter().any(|name| headers.contains_key(name))
+    {
+        let mut kept = FieldTable::default();
+        for (name, value) in headers.inner().iter().filter(|(name, _)| !ROUTING.contains(&name.as_str())) {
+            kept.insert(name.clone(), value.clone());
         }
-        Err(error) => Err(queue_error("cannot publish", &error)),
+        parcel.properties = parcel.properties.with_headers(kept);
     }
+    parcel
+}
+
+fn blocked(why: &str) -> QueueError {
+    QueueError::Unavailable(format!("RabbitMQ accepts no messages: {why}"))
 }
 
 fn late(line: &Line) -> QueueError {
     let why = match &*line.link().borrow() {
-        hostler_queue::Link::Blocked(why) => format!("it accepts no messages: {why}"),
-        hostler_queue::Link::Down { why, .. } => why.clone(),
-        hostler_queue::Link::Up => "the server is slow".to_owned(),
+        Link::Blocked(why) => format!("it accepts no messages: {why}"),
+        Link::Down { why, .. } => why.clone(),
+        Link::Up => "the server is slow".to_owned(),
     };
     QueueError::Unavailable(format!("RabbitMQ did not confirm a message within {PATIENCE:?}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lapin::BasicProperties;
+    use lapin::types::AMQPValue;
+
+    #[test]
+    fn headers_that_route_elsewhere_are_left_out() {
+        let mut headers = FieldTable::default();
+        for name in ["CC", "BCC", "cc", "other"] {
+            headers.insert(name.into(), AMQPValue::LongString("orders".into()));
+        }
+        let properties = BasicProperties::default().with_message_id("1".into()).with_headers(headers);
+        let parcel = Parcel { exchange: String::new(), key: String::new(), properties, body: "x".into() };
+        let sent = without_routing(parcel).properties;
+        let names: Vec<_> =
+            sent.headers().iter().flat_map(|table| table.inner().keys()).map(|name| name.as_str()).collect();
+        assert_eq!((names, sent.message_id().as_ref().map(|id| id.as_str())), (vec!["cc", "other"], Some("1")));
+    }
 }

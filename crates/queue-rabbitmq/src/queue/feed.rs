@@ -302,7 +302,7 @@ async fn watch_clock(shared: Arc<Shared>, acks: Acks) {
 /// client's messages back after two intervals, and the client library notices a silent server after two. The handlers must be
 /// stopped before.
 async fn watch_link(shared: Arc<Shared>, acks: Acks) {
-    let half = shared.service.options.heartbeat / 2;
+    let half = shared.service.consuming.heartbeat(shared.service.options.heartbeat) / 2;
     loop {
         sleep(half).await;
         if shared.lock().unacked.len() == 0 {
