@@ -3,6 +3,7 @@
 mod driver;
 mod publishing;
 mod sent_ahead;
+mod topology;
 
 use std::time::{Duration, Instant};
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostler_queue::{Admin, Broker, ChannelSpec, Delivery, LeaseError, Queue, Settlement};
+use hostler_queue::{Admin, Broker, ChannelSpec, Delivery, LeaseError, Queue, QueueError, Settlement};
 use hostler_queue_rabbitmq::{Options, RabbitBroker};
 use hostler_types::message::{AttributeValue, Outgoing};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::driver::{PATIENCE, ack, connect, jobs, next, options, receive, send, spec};
+use super::driver::{Network, PATIENCE, ack, connect, jobs, next, options, receive, send, spec};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
 
@@ -96,4 +96,22 @@ async fn a_message_goes_to_its_channel_alone() {
     sent.into_iter().for_each(|sent| drop(sent.unwrap()));
     ack(&queue, next(&queue).await).await;
     assert_eq!(broker.depths(&[jobs()]).await.unwrap()[0].dead_lettered, 0);
+}
+
+/// A silent network, which the heartbeats would notice only after minutes.
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_given_up_in_time() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let network = Network::before(server).await;
+    let prefix = format!("{}-", unique("mute"));
+    let url = format!("amqp://guest:guest@127.0.0.1:{}", network.port);
+    let slow = Options { heartbeat: Duration::from_secs(120), ..options(url, &prefix) };
+    let broker = RabbitBroker::connect(slow).await.unwrap();
+    broker.open(&spec(false)).await.unwrap();
+    network.silent.send_replace(true);
+    let (channels, channel) = ([jobs()], jobs());
+    let asked = async { tokio::join!(broker.depths(&channels), broker.send(&channel, vec![Outgoing::default()])) };
+    let (depths, mut sent) = timeout(2 * PATIENCE, asked).await.unwrap();
+    assert!(matches!(depths, Err(QueueError::Unavailable(_))), "{depths:?}");
+    assert!(sent.remove(0).is_err());
 }

@@ -10,15 +10,18 @@ use lapin::{Channel, ExchangeKind};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::connection::Line;
+use super::connection::{Line, in_time};
 use super::drift::Drift;
 use super::fault::{difference, is_missing, queue_error};
 use super::ladder;
 use super::names::Names;
-use super::topology::{self, QueueSpec};
+use super::topology::{self, Binding, QueueSpec};
 
-/// Maximum time to wait for the connection.
+/// Maximum time of an operation, and of waiting for the connection before.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Maximum time to create the delay ladder: a few dozen queues and exchanges, each of which a cluster agrees on.
+const LADDER_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Declares and looks up through the line. Each operation has a channel of its own, because a refusal closes the channel.
 pub(super) struct Declarer {
@@ -33,8 +36,17 @@ impl Declarer {
         Self { line, names, ladder: OnceCell::new() }
     }
 
-    async fn channel(&self) -> Result<Channel, QueueError> {
-        self.line.channel(Instant::now() + PATIENCE).await
+    /// Asks the server through a channel of its own. Returns the server's answer.
+    ///
+    /// # Errors
+    /// There is no channel.
+    async fn ask<T, F>(&self, ask: impl FnOnce(Channel) -> F) -> Result<lapin::Result<T>, QueueError>
+    where
+        F: Future<Output = lapin::Result<T>>,
+    {
+        let deadline = Instant::now() + PATIENCE;
+        let channel = self.line.channel(deadline).await?;
+        Ok(in_time(deadline, ask(channel)).await)
     }
 
     /// Returns the number of messages that are ready in a queue. `None`: the queue does not exist.
@@ -43,7 +55,8 @@ impl Declarer {
     /// The queue cannot be looked up.
     pub(super) async fn ready(&self, queue: &str) -> Result<Option<u32>, QueueError> {
         let options = QueueDeclareOptions::durable().passive();
-        let found = self.channel().await?.queue_declare(queue.into(), options, FieldTable::default()).await;
+        let asked = async |channel: Channel| channel.queue_declare(queue.into(), options, FieldTable::default()).await;
+        let found = self.ask(asked).await?;
         existing(found.map(|found| found.message_count()), || format!("cannot look up the queue `{queue}`"))
     }
 
@@ -53,9 +66,10 @@ impl Declarer {
     /// The exchange cannot be looked up.
     pub(super) async fn has_exchange(&self, exchange: &str) -> Result<bool, QueueError> {
         let options = ExchangeDeclareOptions { passive: true, durable: true, ..ExchangeDeclareOptions::default() };
-        let channel = self.channel().await?;
-        let found =
-            channel.exchange_declare(exchange.into(), ExchangeKind::Topic, options, FieldTable::default()).await;
+        let (kind, none) = (ExchangeKind::Topic, FieldTable::default());
+        let found = self
+            .ask(async |channel: Channel| channel.exchange_declare(exchange.into(), kind, options, none).await)
+            .await?;
         existing(found, || format!("cannot look up the exchange `{exchange}`")).map(|found| found.is_some())
     }
 
@@ -71,7 +85,7 @@ impl Declarer {
         }
         if let Some(exchange) = spec.channel.exchange() {
             self.exchange(&self.names.full(exchange)).await?;
-            self.bind(spec).await?;
+            self.bind_all(&topology::bindings(&self.names, spec)).await?;
         }
         Ok(drifts)
     }
@@ -79,7 +93,9 @@ impl Declarer {
     /// Creates a queue if it is missing. Returns the difference if the queue exists in another form.
     pub(super) async fn compare(&self, queue: &QueueSpec) -> Result<Option<Drift>, QueueError> {
         let (name, options) = (queue.name.as_str(), QueueDeclareOptions::durable());
-        match self.channel().await?.queue_declare(name.into(), options, queue.arguments.clone()).await {
+        let arguments = queue.arguments.clone();
+        let declared = self.ask(async |channel: Channel| channel.queue_declare(name.into(), options, arguments).await);
+        match declared.await? {
             Ok(_) => Ok(None),
             Err(error) => match difference(&error) {
                 Some(text) => Ok(Some(Drift::of(name, text))),
@@ -92,20 +108,23 @@ impl Declarer {
     /// another form.
     pub(super) async fn queue(&self, queue: &QueueSpec) -> Result<Option<Drift>, QueueError> {
         self.ladder().await?;
-        let (name, drift) = (queue.name.as_str(), self.compare(queue).await?);
-        let (landing, pattern) = (self.names.landing(), ladder::landing_pattern(name));
-        let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
-        let channel = self.channel().await?;
-        let bound =
-            channel.queue_bind(name.into(), landing.as_str().into(), pattern.as_str().into(), options, arguments).await;
-        bound.map_err(|error| queue_error(&format!("cannot bind the queue `{name}`"), &error))?;
+        let drift = self.compare(queue).await?;
+        self.land(&queue.name).await?;
         Ok(drift)
+    }
+
+    /// Lets the delay ladder deliver to a queue.
+    ///
+    /// # Errors
+    /// The queue or the ladder is missing, or the user has no permission to bind the queue.
+    pub(super) async fn land(&self, queue: &str) -> Result<(), QueueError> {
+        self.bind_all(&[topology::landing(&self.names, queue)]).await
     }
 
     /// Creates an exchange if it is missing. An exchange of another type stays as it is.
     pub(super) async fn exchange(&self, name: &str) -> Result<(), QueueError> {
-        let declared = declare_exchange(&self.channel().await?, name).await;
-        match declared {
+        let declared = self.ask(async |channel: Channel| declare_exchange(&channel, name, FieldTable::default()).await);
+        match declared.await? {
             Err(error) if difference(&error).is_none() => {
                 Err(queue_error(&format!("cannot create the exchange `{name}`"), &error))
             }
@@ -113,14 +132,10 @@ impl Declarer {
         }
     }
 
-    async fn bind(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
-        let channel = self.channel().await?;
-        for binding in topology::bindings(&self.names, spec) {
-            let (queue, exchange) = (binding.queue.as_str(), binding.exchange.as_str());
-            let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
-            let bound = channel
-                .queue_bind(queue.into(), exchange.into(), binding.pattern.as_str().into(), options, arguments)
-                .await;
+    async fn bind_all(&self, bindings: &[Binding]) -> Result<(), QueueError> {
+        for binding in bindings {
+            let bound = self.ask(async |channel: Channel| bind(&channel, binding).await).await?;
+            let (queue, exchange) = (&binding.queue, &binding.exchange);
             bound.map_err(|error| queue_error(&format!("cannot bind the queue `{queue}` to `{exchange}`"), &error))?;
         }
         Ok(())
@@ -131,34 +146,54 @@ impl Declarer {
         self.ladder.get_or_try_init(|| self.build_ladder()).await.copied()
     }
 
+    /// Returns `true` if the delay ladder is complete.
+    ///
+    /// # Errors
+    /// The ladder cannot be looked up.
+    pub(super) async fn has_ladder(&self) -> Result<bool, QueueError> {
+        self.has_exchange(&self.names.ladder_is_complete()).await
+    }
+
     async fn build_ladder(&self) -> Result<(), QueueError> {
-        // Created last, so it tells that the ladder is complete.
-        let complete = self.names.ladder_is_complete();
-        if self.has_exchange(&complete).await? {
+        if self.has_ladder().await? {
             return Ok(());
         }
-        let channel = self.channel().await?;
-        let built = async {
-            declare_exchange(&channel, &self.names.landing()).await?;
-            for level in ladder::levels(&self.names) {
-                let (name, next) = (level.name.as_str(), level.next.as_str());
-                declare_exchange(&channel, name).await?;
-                let arguments = topology::level_arguments(&level);
-                channel.queue_declare(name.into(), QueueDeclareOptions::durable(), arguments).await?;
-                let (options, none) = (QueueBindOptions::default(), FieldTable::default());
-                channel.queue_bind(name.into(), name.into(), level.held.as_str().into(), options, none.clone()).await?;
-                let options = ExchangeBindOptions::default();
-                channel.exchange_bind(next.into(), name.into(), level.passed.as_str().into(), options, none).await?;
-            }
-            declare_exchange(&channel, &complete).await
-        };
-        built.await.map_err(|error: lapin::Error| queue_error("cannot create the queues for delays", &error))
+        let deadline = Instant::now() + LADDER_PATIENCE;
+        let channel = self.line.channel(deadline).await?;
+        let built = in_time(deadline, declare_ladder(&channel, &self.names)).await;
+        built.map_err(|error| queue_error("cannot create the queues for delays", &error))
     }
 }
 
-async fn declare_exchange(channel: &Channel, name: &str) -> lapin::Result<()> {
+async fn declare_ladder(channel: &Channel, names: &Names) -> lapin::Result<()> {
+    let durable = QueueDeclareOptions::durable;
+    let lost = names.lost();
+    declare_exchange(channel, &lost, FieldTable::default()).await?;
+    channel.queue_declare(lost.as_str().into(), durable(), topology::lost_arguments()).await?;
+    bind(channel, &topology::lost_binding(names)).await?;
+    declare_exchange(channel, &names.landing(), topology::landing_arguments(names)).await?;
+    for level in ladder::levels(names) {
+        let (name, next) = (level.name.as_str(), level.next.as_str());
+        declare_exchange(channel, name, FieldTable::default()).await?;
+        channel.queue_declare(name.into(), durable(), topology::level_arguments(&level)).await?;
+        let held = Binding { exchange: name.to_owned(), queue: name.to_owned(), pattern: level.held.clone() };
+        bind(channel, &held).await?;
+        let (options, none) = (ExchangeBindOptions::default(), FieldTable::default());
+        channel.exchange_bind(next.into(), name.into(), level.passed.as_str().into(), options, none).await?;
+    }
+    // Created last, so it tells that the ladder is complete.
+    declare_exchange(channel, &names.ladder_is_complete(), FieldTable::default()).await
+}
+
+async fn bind(channel: &Channel, binding: &Binding) -> lapin::Result<()> {
+    let Binding { exchange, queue, pattern } = binding;
+    let (options, none) = (QueueBindOptions::default(), FieldTable::default());
+    channel.queue_bind(queue.as_str().into(), exchange.as_str().into(), pattern.as_str().into(), options, none).await
+}
+
+async fn declare_exchange(channel: &Channel, name: &str, arguments: FieldTable) -> lapin::Result<()> {
     let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-    channel.exchange_declare(name.into(), ExchangeKind::Topic, options, FieldTable::default()).await
+    channel.exchange_declare(name.into(), ExchangeKind::Topic, options, arguments).await
 }
 
 /// Returns what was found. `None`: it does not exist.

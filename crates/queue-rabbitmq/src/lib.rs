@@ -89,6 +89,8 @@ pub struct Options {
     /// Known channels. AMQP does not list queues, so these are listed if there is no management API; with it, they tell which
     /// exchange feeds a queue.
     pub channels: Vec<Channel>,
+    /// Known channels with ordered consumers. Their queues and dead-letter queues are created and opened as ordered ones.
+    pub ordered: Vec<Channel>,
     /// Address of the management API, for example `http://rabbit.example.com:15672`. `None`: the API is not used.
     pub management_url: Option<String>,
 }
@@ -104,6 +106,7 @@ impl Default for Options {
             create_missing: false,
             heartbeat: Duration::from_secs(10),
             channels: Vec::new(),
+            ordered: Vec::new(),
             management_url: None,
         }
     }
@@ -128,6 +131,37 @@ impl Service {
     fn origin(&self, channel: &Channel) -> Origin {
         let name = self.names.full(channel.exchange().unwrap_or(channel.queue()));
         Origin { system: SYSTEM, address: Some(format!("{}/{name}", self.address).into()) }
+    }
+
+    /// Returns `true` if the queue of a channel is known to be ordered.
+    fn is_ordered(&self, channel: &Channel) -> bool {
+        self.options
+            .ordered
+            .iter()
+            .any(|ordered| ordered.queue() == channel.queue() || ordered.dead_letter_queue() == channel.queue())
+    }
+
+    /// Lets the delay ladder deliver to a queue that exists. Without the permission to bind the queue, its delayed messages may
+    /// get lost on their way, which is logged.
+    ///
+    /// # Errors
+    /// The queues for delays are missing, or the server cannot be asked.
+    async fn land(&self, queue: &str) -> Result<(), QueueError> {
+        if !self.declarer.has_ladder().await? {
+            return Err(missing(&format!("set of {}", provision::DELAYS)));
+        }
+        match self.declarer.land(queue).await {
+            Err(QueueError::Refused(error)) => {
+                let lost = self.names.lost();
+                tracing::warn!(
+                    queue,
+                    error,
+                    "cannot bind the queue to the queues for delays; unless `hostler provision` did, delayed messages go to `{lost}`"
+                );
+                Ok(())
+            }
+            landed => landed,
+        }
     }
 
     /// Returns the number of messages of a queue that the server has sent ahead to this process.
@@ -232,6 +266,9 @@ impl Broker for RabbitBroker {
                 if service.declarer.ready(&queue.name).await?.is_none() {
                     return Err(missing(&format!("queue `{}`", queue.name)));
                 }
+            }
+            if provision::needs_ladder(spec) {
+                service.land(&service.names.full(spec.channel.queue())).await?;
             }
         }
         let full = |name: &str| service.names.full(name);

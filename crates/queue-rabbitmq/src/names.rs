@@ -35,6 +35,11 @@ impl Names {
         format!("{}due", self.ladder)
     }
 
+    /// Returns the name of the exchange and the queue for delayed messages that found no queue.
+    pub(super) fn lost(&self) -> String {
+        format!("{}lost", self.ladder)
+    }
+
     /// Returns the name of the exchange that exists once the delay ladder is complete.
     pub(super) fn ladder_is_complete(&self) -> String {
         format!("{}complete", self.ladder)
@@ -56,7 +61,7 @@ mod tests {
     #[test]
     fn the_ladder_is_told_from_channels_and_may_be_shared() {
         let names = Names::new("prod-", "shared-");
-        for ladder in [names.level(3), names.landing(), names.ladder_is_complete()] {
+        for ladder in [names.level(3), names.landing(), names.lost(), names.ladder_is_complete()] {
             assert!(names.is_ladder(&ladder) && ladder.starts_with("shared-"), "{ladder}");
             assert!(ladder.parse::<hostler_types::channel::Channel>().is_err(), "no channel has such a name: {ladder}");
         }

@@ -11,6 +11,41 @@ impl Service {
     async fn is_there(&self, queue: &QueueSpec) -> Result<bool, QueueError> {
         Ok(self.declarer.ready(&queue.name).await?.is_some())
     }
+
+    /// Returns what is wrong with the queues for delays.
+    async fn inspect_ladder(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+        let mut findings = Vec::new();
+        if !self.declarer.has_ladder().await? {
+            findings.push(Finding {
+                fault: format!("there are no {DELAYS} on RabbitMQ (`{}`…)", self.names.level(0)),
+                cure: PROVISION.to_owned(),
+                fatal: !self.options.create_missing && needs_ladder(spec),
+            });
+        }
+        let lost = self.names.lost();
+        if let Some(count) = self.declarer.ready(&lost).await?.filter(|count| *count > 0) {
+            findings.push(Finding {
+                fault: format!("{count} delayed messages found no queue, and are in the queue `{lost}`"),
+                cure: "their routing keys end in the names of their queues; create the queues by `hostler provision`, and move \
+                       the messages by a shovel"
+                    .to_owned(),
+                fatal: false,
+            });
+        }
+        Ok(findings)
+    }
+}
+
+/// The delay ladder in messages.
+pub(super) const DELAYS: &str = "queues for delays";
+
+/// Way out if something is missing.
+const PROVISION: &str = "run `hostler provision`, or set queue.rabbitmq.provision = \"auto\"";
+
+/// Returns `true` if the channel's consumer sends messages down the delay ladder. An ordered queue keeps its messages at their
+/// places.
+pub(super) fn needs_ladder(spec: &ChannelSpec) -> bool {
+    !spec.ordered
 }
 
 #[async_trait]
@@ -19,7 +54,9 @@ impl Provisioner for RabbitBroker {
         let service = &self.0;
         let [.., queue] = &topology::queues(&service.names, spec)[..] else { return Ok(()) };
         if service.is_there(queue).await? {
-            // Its bindings stay as they are. Only a missing dead-letter queue is created.
+            // Its bindings to exchanges stay as they are. A missing dead-letter queue is created.
+            service.declarer.ladder().await?;
+            service.declarer.land(&queue.name).await?;
             for queue in topology::queues(&service.names, spec) {
                 if !service.is_there(&queue).await? {
                     service.declarer.queue(&queue).await?;
@@ -33,6 +70,9 @@ impl Provisioner for RabbitBroker {
     async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
         let service = &self.0;
         let mut changes = Vec::new();
+        if !wanted.is_empty() && !service.declarer.has_ladder().await? {
+            changes.push(Change::create(format!("{DELAYS} {}…", service.names.level(0))));
+        }
         for spec in wanted {
             for queue in topology::queues(&service.names, spec) {
                 let resource = format!("queue {}", queue.name);
@@ -67,12 +107,11 @@ impl Provisioner for RabbitBroker {
 
     async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
         let service = &self.0;
-        let mut findings = Vec::new();
+        let mut findings = service.inspect_ladder(spec).await?;
         for queue in topology::queues(&service.names, spec) {
             if !service.is_there(&queue).await? {
                 let fault = format!("there is no queue `{}` on RabbitMQ", queue.name);
-                let cure = "run `hostler provision`, or set queue.rabbitmq.provision = \"auto\"".to_owned();
-                findings.push(Finding { fault, cure, fatal: !service.options.create_missing });
+                findings.push(Finding { fault, cure: PROVISION.to_owned(), fatal: !service.options.create_missing });
             } else {
                 match service.declarer.compare(&queue).await {
                     Ok(drift) => findings.extend(drift.map(|drift| drift.finding())),
@@ -105,7 +144,11 @@ impl Provisioner for RabbitBroker {
         let service = &self.0;
         match channel.exchange() {
             Some(exchange) => service.declarer.exchange(&service.names.full(exchange)).await,
-            None => service.declarer.queue(&topology::queue(&service.names, channel, false)).await.map(drop),
+            None => service
+                .declarer
+                .queue(&topology::queue(&service.names, channel, service.is_ordered(channel)))
+                .await
+                .map(drop),
         }
     }
 }

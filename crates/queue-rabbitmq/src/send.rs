@@ -21,17 +21,25 @@ enum Target {
     Exchange(String),
 }
 
+/// A known place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    target: Target,
+    /// Set if the delay ladder delivers to the queue, as far as is known.
+    lands: bool,
+}
+
 /// Known places.
 #[derive(Debug, Default)]
-pub(super) struct Targets(Mutex<HashMap<Channel, Target>>);
+pub(super) struct Targets(Mutex<HashMap<Channel, Known>>);
 
 impl Targets {
-    fn get(&self, channel: &Channel) -> Option<Target> {
+    fn get(&self, channel: &Channel) -> Option<Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(channel).cloned()
     }
 
-    fn learn(&self, channel: &Channel, target: Target) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone(), target);
+    fn learn(&self, channel: &Channel, known: Known) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(channel.clone(), known);
     }
 
     fn forget(&self, channel: &Channel) {
@@ -89,7 +97,7 @@ async fn deliver(
         if open.is_empty() {
             break;
         }
-        let target = match target(service, channel).await {
+        let target = match target(service, channel, Needs::of(messages)).await {
             Ok(target) => target,
             Err(error) => {
                 open.iter().for_each(|n| results[*n] = Some(Err(error.clone())));
@@ -157,36 +165,66 @@ fn parcel(service: &Service, target: &Target, id: &str, message: &Outgoing) -> P
     }
 }
 
-/// Returns the place to which a channel's messages go. A bare name is a queue, or else an exchange. Creates what is missing if
-/// the options say so.
-async fn target(service: &Service, channel: &Channel) -> Result<Target, QueueError> {
-    if let Some(known) = service.targets.get(channel) {
-        return Ok(known);
+/// What messages need of their place.
+#[derive(Debug, Clone, Copy)]
+struct Needs {
+    /// Set if a message has a group. A new queue is then ordered.
+    order: bool,
+    /// Set if a message has a delay. The delay ladder must then deliver to the queue.
+    delay: bool,
+}
+
+impl Needs {
+    fn of(messages: &[(String, Outgoing)]) -> Self {
+        let any = |needs: fn(&Outgoing) -> bool| messages.iter().any(|(_, message)| needs(message));
+        Self { order: any(|message| message.group.is_some()), delay: any(|message| !message.delay.is_zero()) }
     }
+}
+
+/// Returns the place to which a channel's messages go.
+async fn target(service: &Service, channel: &Channel, needs: Needs) -> Result<Target, QueueError> {
+    let Known { target, lands } = match service.targets.get(channel) {
+        Some(known) => known,
+        None => find(service, channel, needs).await?,
+    };
+    let lands = match &target {
+        Target::Queue(queue) if needs.delay && !lands => {
+            service.land(queue).await?;
+            true
+        }
+        _ => lands,
+    };
+    service.targets.learn(channel, Known { target: target.clone(), lands });
+    Ok(target)
+}
+
+/// Looks for the place to which a channel's messages go. A bare name is a queue, or else an exchange. Creates what is missing
+/// if the options say so.
+async fn find(service: &Service, channel: &Channel, needs: Needs) -> Result<Known, QueueError> {
     let (declarer, creates) = (&service.declarer, service.options.create_missing);
+    if creates {
+        declarer.ladder().await?;
+    }
     let name = service.names.full(channel.exchange().unwrap_or(channel.queue()));
-    let target = if channel.exchange().is_some() {
+    let found = |target| Ok(Known { target, lands: false });
+    if channel.exchange().is_some() {
         if creates {
             declarer.exchange(&name).await?;
         } else if !declarer.has_exchange(&name).await? {
             return Err(missing(&format!("exchange `{name}`")));
         }
-        Target::Exchange(name)
+        found(Target::Exchange(name))
     } else if declarer.ready(&name).await?.is_some() {
-        Target::Queue(name)
+        found(Target::Queue(name))
     } else if declarer.has_exchange(&name).await? {
-        Target::Exchange(name)
+        found(Target::Exchange(name))
     } else if creates {
-        declarer.queue(&topology::queue(&service.names, channel, false)).await?;
-        Target::Queue(name)
+        let ordered = needs.order || service.is_ordered(channel);
+        declarer.queue(&topology::queue(&service.names, channel, ordered)).await?;
+        Ok(Known { target: Target::Queue(name), lands: true })
     } else {
-        return Err(missing(&format!("queue `{name}`")));
-    };
-    if creates {
-        declarer.ladder().await?;
+        Err(missing(&format!("queue `{name}`")))
     }
-    service.targets.learn(channel, target.clone());
-    Ok(target)
 }
 
 /// Returns the error for a missing queue or exchange.

@@ -77,6 +77,32 @@ pub(super) fn level_arguments(level: &ladder::Level) -> FieldTable {
     arguments
 }
 
+/// Returns the arguments of the exchange at the foot of the delay ladder. A message whose queue is missing or not bound goes to
+/// a queue of its own. It would otherwise stay in the lowest level, and stop the messages of all queues behind it.
+pub(super) fn landing_arguments(names: &Names) -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert("alternate-exchange".into(), text(&names.lost()));
+    arguments
+}
+
+/// Returns the arguments of the queue for delayed messages that found no queue.
+pub(super) fn lost_arguments() -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), text("quorum"));
+    arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(UNLIMITED));
+    arguments
+}
+
+/// Returns the binding of the queue for delayed messages that found no queue.
+pub(super) fn lost_binding(names: &Names) -> Binding {
+    Binding { exchange: names.lost(), queue: names.lost(), pattern: "#".to_owned() }
+}
+
+/// Returns the binding by which the delay ladder delivers to a queue.
+pub(super) fn landing(names: &Names, queue: &str) -> Binding {
+    Binding { exchange: names.landing(), queue: queue.to_owned(), pattern: ladder::landing_pattern(queue) }
+}
+
 /// Returns the bindings of a channel's queue to its exchange.
 pub(super) fn bindings(names: &Names, spec: &ChannelSpec) -> Vec<Binding> {
     let Some(exchange) = spec.channel.exchange() else { return Vec::new() };

@@ -54,6 +54,8 @@ fn options(config: &Config) -> Result<Options, QueueError> {
     let ca = rabbitmq.ca.as_deref().map(|file| read("ca", file)).transpose()?;
     let pem = rabbitmq.client_cert.as_deref().map(|file| read("client_cert", file)).transpose()?;
     let consumed = config.consumers.iter().map(|consumer| consumer.channel.clone());
+    let ordered = config.consumers.iter().filter(|consumer| consumer.ordered);
+    let ordered = ordered.map(|consumer| consumer.channel.clone()).collect();
     let sent_to = config.consumers.iter().flat_map(|consumer| destinations(config, consumer));
     Ok(Options {
         url,
@@ -64,6 +66,7 @@ fn options(config: &Config) -> Result<Options, QueueError> {
         create_missing: rabbitmq.provision == Provision::Auto,
         heartbeat: rabbitmq.heartbeat,
         channels: consumed.chain(sent_to).collect(),
+        ordered,
         management_url: rabbitmq.management_url.clone(),
     })
 }

@@ -1,0 +1,123 @@
+//! Queues that others made, delays without a queue, and queues that commands look through.
+
+use std::time::Duration;
+
+use hostler_queue::{Broker, ChannelSpec, Provisioner, QueueError, Settlement};
+use hostler_queue_rabbitmq::{Options, RabbitBroker};
+use hostler_types::channel::Channel;
+use hostler_types::message::Outgoing;
+
+use super::driver::{ack, body, jobs, next, options, spec};
+use crate::support::rabbitmq::RabbitMq;
+use crate::support::servers::unique;
+
+async fn shared() -> &'static RabbitMq {
+    tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap()
+}
+
+/// Connects with delay queues of this prefix. `creates`: what is missing is created.
+async fn with_ladder(server: &RabbitMq, prefix: &str, ladder: &str, creates: bool) -> RabbitBroker {
+    let options =
+        Options { ladder_prefix: Some(ladder.to_owned()), create_missing: creates, ..options(server.url(), prefix) };
+    RabbitBroker::connect(options).await.unwrap()
+}
+
+async fn send_to(broker: &RabbitBroker, channel: &str, count: usize, delay: Duration, group: Option<&str>) {
+    let message = |n: usize| Outgoing {
+        body: n.to_string().into(),
+        delay,
+        group: group.map(str::to_owned),
+        ..Outgoing::default()
+    };
+    for sent in broker.send(&channel.parse().unwrap(), (0..count).map(message).collect()).await {
+        sent.unwrap();
+    }
+}
+
+/// With `provision = "check"`, the queue was made by someone else.
+#[tokio::test]
+async fn a_delayed_message_comes_back_to_a_queue_that_others_made() {
+    let server = shared().await;
+    let (prefix, ladder) = (format!("{}-", unique("others")), format!("{}-", unique("ladder")));
+    with_ladder(server, &prefix, "shared-", true).await.open(&spec(false)).await.unwrap();
+    let strict = with_ladder(server, &prefix, &ladder, false).await;
+    let error = strict.open(&spec(false)).await.map(drop).unwrap_err();
+    assert!(matches!(&error, QueueError::Refused(text) if text.contains("queues for delays")), "{error:?}");
+    let findings = strict.inspect(&spec(false)).await.unwrap();
+    assert!(findings.iter().any(|finding| finding.fatal && finding.fault.contains("delay")), "{findings:?}");
+    let plan = strict.plan(&[spec(false)]).await.unwrap();
+    assert!(plan.iter().any(|change| change.to_string().contains("delay")), "{plan:?}");
+
+    with_ladder(server, "elsewhere-", &ladder, true).await.declare(&spec(false)).await.unwrap();
+    assert_eq!(strict.inspect(&spec(false)).await.unwrap(), []);
+    let queue = strict.open(&spec(false)).await.unwrap();
+    send_to(&strict, "jobs", 1, Duration::ZERO, None).await;
+    let released = Settlement::Release(next(&queue).await.receipt, Duration::from_secs(1));
+    queue.settle(vec![released]).await.remove(0).unwrap();
+    let again = next(&queue).await;
+    assert_eq!(again.attempt, 2);
+    ack(&queue, again).await;
+}
+
+/// Whoever only sends need not know who made the queue.
+#[tokio::test]
+async fn a_delayed_message_arrives_at_a_queue_that_others_made() {
+    let server = shared().await;
+    let (prefix, ladder) = (format!("{}-", unique("sent")), format!("{}-", unique("ladder")));
+    let queue = with_ladder(server, &prefix, "shared-", true).await.open(&spec(false)).await.unwrap();
+    let strict = with_ladder(server, &prefix, &ladder, false).await;
+    let delayed = Outgoing { delay: Duration::from_secs(1), ..Outgoing::default() };
+    let error = strict.send(&jobs(), vec![delayed]).await.remove(0).unwrap_err().to_string();
+    assert!(error.contains("hostler provision"), "{error}");
+    let creating = with_ladder(server, &prefix, &ladder, true).await;
+    send_to(&creating, "jobs", 1, Duration::from_secs(1), None).await;
+    assert_eq!(body(&next(&queue).await), 0);
+}
+
+/// A few dozen messages without a queue would stop the lowest level for all queues.
+#[tokio::test]
+async fn delayed_messages_without_a_queue_stop_no_others_and_are_found() {
+    let server = shared().await;
+    let (prefix, ladder) = (format!("{}-", unique("lost")), format!("{}-", unique("ladder")));
+    let broker = with_ladder(server, &prefix, &ladder, true).await;
+    let queue = broker.open(&spec(false)).await.unwrap();
+    send_to(&broker, "gone", 60, Duration::from_secs(3), None).await;
+    let gone = format!("{prefix}gone");
+    tokio::task::spawn_blocking(move || server.ctl(&["delete_queue", &gone])).await.unwrap();
+    send_to(&broker, "jobs", 1, Duration::from_secs(5), None).await;
+    assert_eq!(body(&next(&queue).await), 0);
+    let findings = broker.inspect(&spec(false)).await.unwrap();
+    let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
+    assert!(texts.len() == 1 && texts[0].starts_with("60 delayed messages"), "{texts:?}");
+}
+
+/// An ordered queue in another form could not be opened later.
+#[tokio::test]
+async fn who_comes_first_makes_an_ordered_queue_ordered() {
+    let server = shared().await;
+    let at = |channel: &str| ChannelSpec {
+        ordered: true,
+        max_receives: Some(5),
+        ..ChannelSpec::new(channel.parse::<Channel>().unwrap())
+    };
+    let known =
+        Options { ordered: vec!["jobs".parse().unwrap()], ..options(server.url(), &format!("{}-", unique("order"))) };
+    let broker = RabbitBroker::connect(known).await.unwrap();
+    send_to(&broker, "jobs", 1, Duration::ZERO, None).await;
+    send_to(&broker, "jobs-dlq", 1, Duration::ZERO, None).await;
+    broker.open(&at("jobs")).await.unwrap();
+    // Another config has the consumer.
+    send_to(&broker, "foreign", 1, Duration::ZERO, Some("g")).await;
+    broker.open(&at("foreign")).await.unwrap();
+    let plan = broker.plan(&[at("jobs"), at("foreign")]).await.unwrap();
+    assert!(plan.is_empty(), "{plan:?}");
+}
+
+/// The destination of one consumer may be another's ordered channel.
+#[tokio::test]
+async fn a_destination_that_is_known_to_be_ordered_is_made_so() {
+    let known = Options { ordered: vec![jobs()], ..options(shared().await.url(), &format!("{}-", unique("made"))) };
+    let broker = RabbitBroker::connect(known).await.unwrap();
+    broker.make_destination(&jobs()).await.unwrap();
+    broker.open(&spec(true)).await.unwrap();
+}
