@@ -1,13 +1,14 @@
 //! Queues that others made, delays without a queue, and queues that commands look through.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hostler_queue::{Broker, ChannelSpec, Provisioner, QueueError, Settlement};
+use hostler_queue::{Admin, Broker, ChannelSpec, Provisioner, QueueError, Settlement};
 use hostler_queue_rabbitmq::{Options, RabbitBroker};
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
 
-use super::driver::{ack, body, jobs, next, options, spec};
+use super::driver::{ack, body, broker, jobs, next, options, receive, send, spec};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
 
@@ -120,4 +121,53 @@ async fn a_destination_that_is_known_to_be_ordered_is_made_so() {
     let broker = RabbitBroker::connect(known).await.unwrap();
     broker.make_destination(&jobs()).await.unwrap();
     broker.open(&spec(true)).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_ordered_queue_is_looked_through_in_order() {
+    let known = Options { ordered: vec![jobs()], ..options(shared().await.url(), &format!("{}-", unique("see"))) };
+    let broker = RabbitBroker::connect(known).await.unwrap();
+    broker.open(&spec(true)).await.unwrap();
+    send(&broker, 3, Some("g")).await;
+    let stored = broker.open_stored(&jobs()).await.unwrap();
+    assert!(stored.is_ordered());
+    for n in 0..3 {
+        let mut shown = receive(&stored, 10, Duration::from_secs(2)).await.unwrap();
+        assert_eq!(shown.iter().map(body).collect::<Vec<_>>(), [n], "one of a group");
+        ack(&stored, shown.remove(0)).await;
+    }
+}
+
+/// What a command does not ask for stays on the server, for others at once and without an attempt.
+#[tokio::test]
+async fn a_look_takes_only_what_it_asks_for() {
+    let server = shared().await;
+    let prefix = format!("{}-", unique("look"));
+    let (looking, working) = (broker(server, &prefix).await, broker(server, &prefix).await);
+    let queue = working.open(&spec(false)).await.unwrap();
+    send(&looking, 20, None).await;
+    let stored = looking.open_stored(&jobs()).await.unwrap();
+    let shown = receive(&stored, 3, Duration::from_secs(2)).await.unwrap();
+    assert_eq!(shown.iter().map(body).collect::<Vec<_>>(), [0, 1, 2]);
+    let mut seen = BTreeSet::new();
+    for _ in 0..17 {
+        let delivery = next(&queue).await;
+        assert_eq!(delivery.attempt, 1, "{}", body(&delivery));
+        seen.insert(body(&delivery));
+        ack(&queue, delivery).await;
+    }
+    assert_eq!(seen, (3..20).collect());
+    let mut shown = shown.into_iter().map(|delivery| delivery.receipt);
+    let batch = vec![
+        Settlement::Ack(shown.next().unwrap()),
+        Settlement::Release(shown.next().unwrap(), Duration::ZERO),
+        Settlement::GiveBack(shown.next().unwrap(), Duration::ZERO),
+    ];
+    assert!(stored.settle(batch).await.iter().all(Result::is_ok));
+    for n in 1..3 {
+        let delivery = next(&queue).await;
+        assert_eq!(body(&delivery), n);
+        ack(&queue, delivery).await;
+    }
+    assert!(receive(&stored, 3, Duration::ZERO).await.unwrap().is_empty());
 }

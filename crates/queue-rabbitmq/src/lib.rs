@@ -16,6 +16,7 @@
 //! | `declare` | declarations and look-ups | server |
 //! | `send` | messages to queues and exchanges | through `publisher` |
 //! | `queue` | receives; `queue/triage` decides, `queue/feed` takes messages, `queue/settle` settles; all by `queue/shared` | server |
+//! | `look` | queues for commands, which take what they ask for; `look/leases` has the leases | server |
 //! | `provision` | plans, findings | through `declare` |
 //! | `management` | what AMQP does not tell | the management API |
 
@@ -27,6 +28,7 @@ mod envelope;
 mod fault;
 mod headers;
 mod ladder;
+mod look;
 mod management;
 mod names;
 mod provision;
@@ -50,6 +52,7 @@ use tokio::time::Instant;
 
 use connection::{Endpoint, Line};
 use declare::Declarer;
+use look::LookQueue;
 use management::Management;
 use names::Names;
 use publisher::Publisher;
@@ -66,8 +69,8 @@ pub const SYSTEM: &str = "rabbitmq";
 /// prefetch, and should leave room for other groups.
 const ORDERED_WINDOW: usize = 8;
 
-/// Prefetch for commands that look at messages. The messages stay in hand until all have been looked at.
-const LOOK_WINDOW: u16 = 10_000;
+/// Prefetch for commands that look at the messages of an ordered queue. The messages stay in hand until all have been looked at.
+const ORDERED_LOOK_WINDOW: u16 = 1000;
 
 /// Options of the driver.
 #[derive(Clone)]
@@ -330,14 +333,17 @@ impl Admin for RabbitBroker {
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
         let queue = self.0.names.full(channel.queue());
         let Some(_) = self.0.declarer.ready(&queue).await? else { return Err(no_queue(channel)) };
+        if !self.0.is_ordered(channel) {
+            return Ok(Arc::new(LookQueue::new(Arc::clone(&self.0), channel.clone())));
+        }
         Ok(self.opened(Source {
             channel: channel.clone(),
             queue,
             dead_letters: None,
             max_receives: None,
-            ordered: false,
+            ordered: true,
             loose: None,
-            window: LOOK_WINDOW,
+            window: ORDERED_LOOK_WINDOW,
         }))
     }
 }

@@ -1,0 +1,254 @@
+//! A queue for the commands that look through it, and move or remove messages.
+//!
+//! A consumer has the server send messages ahead, and each counts as delivered once it goes back. A command must not touch more
+//! messages than it shows. So it asks for each message (`basic.get`). The server refuses that for a queue with a
+//! single active consumer, which commands open as a consumer does.
+
+mod leases;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use hostler_queue::{
+    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled, no_queue,
+};
+use hostler_types::channel::Channel;
+use lapin::options::{BasicAckOptions, BasicGetOptions, BasicNackOptions, ChannelFlowOptions};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::Service;
+use super::connection::in_time;
+use super::envelope::Mail;
+use super::fault::{is_locked, is_missing, queue_error};
+use leases::Leases;
+
+/// Limits of the commands' receives.
+const LIMITS: Limits = Limits {
+    receive_batch: 64,
+    settle_batch: 64,
+    settle_linger: Duration::ZERO,
+    max_wait: Duration::from_secs(20),
+    max_lease: Duration::from_secs(12 * 60 * 60),
+    parallel_receives: 1,
+    max_release: Duration::ZERO,
+};
+
+/// Maximum time for an answer of the server.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Interval at which an empty queue is asked again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// A queue that is looked through.
+pub(super) struct LookQueue {
+    service: Arc<Service>,
+    channel: Channel,
+    /// Name of the queue on the server.
+    queue: String,
+    taken: Mutex<Taken>,
+}
+
+/// The messages that were taken from the server.
+#[derive(Default)]
+struct Taken {
+    /// The channel. `None`: nothing was taken, or the last channel has ended.
+    channel: Option<lapin::Channel>,
+    leases: Leases,
+}
+
+impl LookQueue {
+    pub(super) fn new(service: Arc<Service>, channel: Channel) -> Self {
+        let queue = service.names.full(channel.queue());
+        Self { service, channel, queue, taken: Mutex::default() }
+    }
+
+    /// Returns the taken messages after leases have ended in time.
+    async fn taken(&self) -> MutexGuard<'_, Taken> {
+        let mut taken = self.taken.lock().await;
+        for tag in taken.leases.ended(Instant::now()) {
+            taken.requeue(tag).await;
+        }
+        taken
+    }
+
+    /// Takes up to `max` messages. Returns those that may be delivered, and the number of all.
+    async fn pull(&self, taken: &mut Taken, max: usize, lease: Duration) -> Result<(Vec<Delivery>, usize), QueueError> {
+        let leased_at = Instant::now();
+        let channel = taken.channel(&self.service, leased_at + PATIENCE).await?;
+        let got = in_time(leased_at + PATIENCE, get_all(&channel, &self.queue, max)).await;
+        let got = got.map_err(|error| self.refused(&error)).inspect_err(|_| taken.end())?;
+        let (now, is_ladder, count) =
+            (SystemTime::now(), |exchange: &str| self.service.names.is_ladder(exchange), got.len());
+        let mails = got.into_iter().map(|delivery| Mail::read(delivery, is_ladder, false, now));
+        // The others go back when the channel ends, so that they do not come again before.
+        let due = mails.filter(|mail| mail.not_before.is_none_or(|at| at <= now));
+        let deliveries = due.map(|mail| {
+            let receipt = taken.leases.begin(mail.tag, leased_at + lease);
+            let attempt = mail.carried.saturating_add(mail.deliveries).saturating_add(1);
+            Delivery { message: mail.message, receipt, attempt, leased_at, not_before: None }
+        });
+        Ok((deliveries.collect(), count))
+    }
+
+    fn refused(&self, error: &lapin::Error) -> QueueError {
+        let queue = &self.queue;
+        match error {
+            error if is_missing(error) => no_queue(&self.channel),
+            error if is_locked(error) => QueueError::Refused(format!(
+                "the queue `{queue}` is ordered, and no consumer of this config says so: add the consumer, with `ordered = true`"
+            )),
+            error => queue_error(&format!("cannot receive from `{queue}`"), error),
+        }
+    }
+}
+
+impl Taken {
+    async fn channel(&mut self, service: &Service, deadline: Instant) -> Result<lapin::Channel, QueueError> {
+        if let Some(channel) = self.channel.as_ref().filter(|channel| channel.status().connected()) {
+            return Ok(channel.clone());
+        }
+        self.end();
+        let channel = service.consuming.channel(deadline).await?;
+        Ok(self.channel.insert(channel).clone())
+    }
+
+    /// Ends the channel. The server takes back its messages.
+    fn end(&mut self) {
+        self.channel = None;
+        self.leases.end_all();
+    }
+
+    /// Returns a message to its queue. If that fails, the channel is lost, and the server takes the message back itself.
+    async fn requeue(&self, tag: u64) {
+        if let Some(channel) = &self.channel
+            && let Err(error) = nack(channel, tag).await
+        {
+            tracing::debug!(%error, "cannot return a message");
+        }
+    }
+
+    /// Settles a message. The server has not yet read it.
+    async fn settle(&mut self, settlement: &Settlement) -> Result<(), LeaseError> {
+        let refused = |what: &str| LeaseError::Refused(format!("a command cannot {what} a message of RabbitMQ"));
+        match settlement {
+            Settlement::DeadLetter { .. } => return Err(refused("dead-letter")),
+            Settlement::Release(_, delay) | Settlement::GiveBack(_, delay) if !delay.is_zero() => {
+                return Err(refused("delay"));
+            }
+            _ => {}
+        }
+        let tag = self.leases.settle(settlement.receipt(), Instant::now())?;
+        let Some(channel) = &self.channel else { return Err(lost("the channel has ended")) };
+        let sent = match settlement {
+            Settlement::Ack(_) => channel.basic_ack(tag, BasicAckOptions::default()).await,
+            _ => nack(channel, tag).await,
+        };
+        sent.map_err(|error| lost(&error.to_string()))
+    }
+
+    /// Waits until the server has read everything that was sent on the channel.
+    async fn flush(&mut self) -> Result<(), LeaseError> {
+        let Some(channel) = &self.channel else { return Err(lost("the channel has ended")) };
+        let asked = channel.channel_flow(ChannelFlowOptions { active: true });
+        let answer = in_time(Instant::now() + PATIENCE, asked).await.map(drop);
+        answer.map_err(|error| lost(&error.to_string())).inspect_err(|_| self.end())
+    }
+}
+
+/// Asks for up to `max` messages, for as many as the server has. Returns them in their order.
+async fn get_all(channel: &lapin::Channel, queue: &str, max: usize) -> lapin::Result<Vec<lapin::message::Delivery>> {
+    let get = || {
+        let (channel, queue) = (channel.clone(), queue.to_owned());
+        async move { channel.basic_get(queue.as_str().into(), BasicGetOptions::default()).await }
+    };
+    let Some(first) = get().await? else { return Ok(Vec::new()) };
+    let more = usize::try_from(first.message_count).unwrap_or(usize::MAX).min(max.saturating_sub(1));
+    // At the same time, as each answer takes a while.
+    let mut getting = JoinSet::new();
+    (0..more).for_each(|_| drop(getting.spawn(get())));
+    let mut got = vec![first.delivery];
+    while let Some(next) = getting.join_next().await {
+        got.extend(next.map_err(io::Error::other)??.map(|next| next.delivery));
+    }
+    got.sort_unstable_by_key(|delivery| delivery.delivery_tag);
+    Ok(got)
+}
+
+async fn nack(channel: &lapin::Channel, tag: u64) -> lapin::Result<()> {
+    channel.basic_nack(tag, BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await
+}
+
+fn lost(why: &str) -> LeaseError {
+    LeaseError::Lost(format!("RabbitMQ takes the message back: {why}"))
+}
+
+#[async_trait]
+impl Queue for LookQueue {
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
+    fn origin(&self) -> Origin {
+        self.service.origin(&self.channel)
+    }
+
+    async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
+        let deadline = Instant::now() + request.wait.min(LIMITS.max_wait);
+        let max = request.max.clamp(1, LIMITS.receive_batch);
+        let mut deliveries = Vec::new();
+        loop {
+            let mut taken = self.taken().await;
+            while deliveries.len() < max && !stop.is_cancelled() {
+                let (found, count) = self.pull(&mut taken, max - deliveries.len(), request.lease).await?;
+                deliveries.extend(found);
+                if count == 0 {
+                    break;
+                }
+            }
+            drop(taken);
+            let now = Instant::now();
+            if !deliveries.is_empty() || now >= deadline || stop.is_cancelled() {
+                return Ok(deliveries);
+            }
+            tokio::select! {
+                () = sleep_until(deadline.min(now + AGAIN)) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+
+    async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
+        let (mut taken, now) = (self.taken().await, Instant::now());
+        leases.iter().map(|lease| taken.leases.extend(lease, now + by, now)).collect()
+    }
+
+    async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
+        let mut taken = self.taken().await;
+        let mut results = Vec::new();
+        for settlement in &batch {
+            results.push(taken.settle(settlement).await);
+        }
+        if results.iter().any(Result::is_ok)
+            && let Err(error) = taken.flush().await
+        {
+            results.iter_mut().filter(|result| result.is_ok()).for_each(|result| *result = Err(error.clone()));
+        }
+        let unsettled = |(settlement, result): (Settlement, Result<(), LeaseError>)| {
+            result.map_err(|error| Unsettled { settlement, error })
+        };
+        batch.into_iter().zip(results).map(unsettled).collect()
+    }
+
+    async fn rest(&self) {
+        self.taken.lock().await.end();
+    }
+}
