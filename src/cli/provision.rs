@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{ConfigArg, block_on, print};
-use crate::exit::{Exit, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::Config;
 use hostler_queue::{Action, Change};
@@ -13,6 +13,7 @@ const HELP: &str = "\
 Examples:
   hostler provision --plan
   hostler provision
+  hostler provision --permissions
 
 Prints a line per change: `+` created, `~` changed, `=` left as it is, with the reason. Covers queues, dead-letter \
     queues, redrive, retention, KMS keys, topics, subscriptions and their filters, queue policies and tags. A second run \
@@ -27,18 +28,38 @@ pub(super) struct Args {
     /// Print the changes and make none
     #[arg(long)]
     plan: bool,
+    /// Print the permissions that users of RabbitMQ need, and contact no server
+    #[arg(long, conflicts_with = "plan")]
+    permissions: bool,
     #[command(flatten)]
     config: ConfigArg,
 }
 
 pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
+    if args.permissions {
+        return permissions(&config);
+    }
     let count = block_on(changes(args, &config))?;
     match (count, args.plan) {
         (0, _) => print("no change"),
         (1, true) => print("1 change; run `hostler provision` to make it"),
         (count, true) => print(format!("{count} changes; run `hostler provision` to make them")),
         (_, false) => {}
+    }
+    Ok(Exit::Ok)
+}
+
+fn permissions(config: &Config) -> Result {
+    match host::driver(config).permissions(config) {
+        Some(permissions) => print(permissions),
+        None => {
+            let driver = config.queue.driver.word();
+            let text = format!(
+                "--permissions: the {driver} queue has no users with permissions\n  cure: `hostler iam` prints the policy for AWS"
+            );
+            return Err(Failure::new(Exit::Usage, text));
+        }
     }
     Ok(Exit::Ok)
 }

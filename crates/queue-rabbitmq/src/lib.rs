@@ -8,6 +8,7 @@
 //! | `ladder` | delays by queues of powers of two seconds | none |
 //! | `headers`, `envelope` | messages and copies in AMQP's form | none |
 //! | `unacked` | the prefetch window: leases, groups, receipts | none |
+//! | `permissions` | what a user must be allowed | none |
 //! | `uncounted` | deliveries that are no attempts | none |
 //! | `fault` | errors of the client, by what the caller does next | none |
 //! | `connection` | connections, and their return after a loss | server |
@@ -31,6 +32,7 @@ mod ladder;
 mod look;
 mod management;
 mod names;
+pub mod permissions;
 mod provision;
 mod publisher;
 mod queue;

@@ -25,6 +25,16 @@ impl Names {
         queue.strip_prefix(&self.prefix)?.parse().ok().filter(|channel: &Channel| channel.exchange().is_none())
     }
 
+    /// Returns the name of the exclusive queue of the host that receives from an ordered queue.
+    pub(super) fn turn(&self, queue: &str) -> String {
+        format!("{queue}.turn")
+    }
+
+    /// Returns the beginning of the names of the delay ladder.
+    pub(super) fn ladder(&self) -> &str {
+        &self.ladder
+    }
+
     /// Returns the name of the exchange and the queue of a level of the delay ladder.
     pub(super) fn level(&self, level: u32) -> String {
         format!("{}{level:02}", self.ladder)

@@ -101,6 +101,13 @@ pub trait QueueDriver: Send + Sync + 'static {
     /// Closes the files of all connections of this process. Called at the end of the process.
     fn close(&self) {}
 
+    /// Returns the permissions that users of the service need for this config, for people. `None`: the service has no permissions
+    /// that hostler could name.
+    fn permissions(&self, config: &Config) -> Option<String> {
+        let _ = config;
+        None
+    }
+
     /// Returns advice that is appended to the error message of a refused receive call.
     fn cure_of_a_refusal(&self) -> &'static str {
         ""

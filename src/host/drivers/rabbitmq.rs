@@ -6,9 +6,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::QueueDriver;
-use crate::host::destinations;
+use crate::host::{channel_spec, destinations};
 use hostler_config::{AmqpUrl, Config, Provision};
 use hostler_queue::{Disposal, Provisioner, QueueError};
+use hostler_queue_rabbitmq::permissions::{Needs, Permissions};
 use hostler_queue_rabbitmq::{Options, RabbitBroker, SYSTEM};
 
 pub(super) struct RabbitMq;
@@ -36,6 +37,22 @@ impl QueueDriver for RabbitMq {
 
     fn receives_to_look(&self) -> bool {
         true
+    }
+
+    fn permissions(&self, config: &Config) -> Option<String> {
+        let consumed: Vec<_> = config.consumers.iter().map(channel_spec).collect();
+        let sent_to = config.consumers.iter();
+        let sent_to = sent_to.flat_map(|consumer| consumer.reply_channel.iter().chain(&consumer.allow.send)).cloned();
+        let needs = Needs::new(&config.queue.rabbitmq.prefix, &consumed, &sent_to.collect::<Vec<_>>());
+        let shown = |users: &str, permissions: Permissions| {
+            let Permissions { configure, write, read } = permissions;
+            format!("{users}:\n  configure  {configure}\n  write      {write}\n  read       {read}")
+        };
+        Some(format!(
+            "{}\n{}",
+            shown("hostler run, peek, receive, dlq and requeue, with provision = \"check\"", needs.to_run()),
+            shown("hostler provision, and hostler run with provision = \"auto\"", needs.to_provision())
+        ))
     }
 
     fn cure_of_a_refusal(&self) -> &'static str {

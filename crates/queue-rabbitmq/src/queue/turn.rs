@@ -52,5 +52,5 @@ pub(super) async fn release(shared: &Shared) {
 }
 
 fn name(shared: &Shared) -> String {
-    format!("{}.turn", shared.source.queue)
+    shared.service.names.turn(&shared.source.queue)
 }
