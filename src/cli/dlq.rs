@@ -46,9 +46,10 @@ Examples:
   hostler dlq ls orders
   hostler dlq ls orders --filter \"reason~timed out\" --max 500 --json
 
-Consumes nothing. The embedded queue is only read. SQS shows a message only to a receiver: each is received and \
-    released at the end, which counts as a receive and hides the message from others meanwhile; an ordered queue shows the \
-    first ten of each group. Exits with 1 if a message that could not be inspected may match --id or --filter.";
+Consumes nothing. The embedded queue is only read. SQS and RabbitMQ show a message only to a receiver: each is \
+    received and released at the end, which counts as a receive and hides the message from others meanwhile; an \
+    ordered queue shows the first ten (SQS) or the first (RabbitMQ) of each group. Exits with 1 if a message that \
+    could not be inspected may match --id or --filter.";
 
 /// List dead letters with their reasons, sources and attempts
 #[derive(Debug, clap::Args)]

@@ -22,10 +22,10 @@ Examples:
   hostler peek orders --max 3 --filter body~Ada
   hostler peek orders --dead-letters --json
 
-Prints bodies and attributes. The embedded queue is only read. SQS shows a message only to a receiver: each is \
-    received and given back at the end, which counts as an attempt and hides the message from consumers meanwhile; an \
-    ordered queue shows the first ten of each group. With --id or --filter, all messages are received; exits with 1 if one \
-    of those that could not be inspected may match.";
+Prints bodies and attributes. The embedded queue is only read. SQS and RabbitMQ show a message only to a receiver: \
+    each is received and given back at the end, which counts as an attempt and hides the message from consumers \
+    meanwhile; an ordered queue shows the first ten (SQS) or the first (RabbitMQ) of each group. With --id or \
+    --filter, all messages are received; exits with 1 if one of those that could not be inspected may match.";
 
 /// Show messages without consuming them
 #[derive(Debug, clap::Args)]
@@ -58,10 +58,12 @@ pub(super) fn run(args: &Args) -> Result {
     let (messages, looked) = block_on(async {
         let broker = super::connect_to_look(&config).await?;
         check_source(&*broker, &config, &args.channel, &at).await?;
-        if host::driver(&config).receives_to_look() {
-            say(
-                "hostler: note: SQS counts an attempt on each message that is looked at, and hides it from consumers meanwhile",
-            );
+        let driver = host::driver(&config);
+        if driver.receives_to_look() {
+            say(format_args!(
+                "hostler: note: {} counts an attempt on each message that is looked at, and hides it from consumers meanwhile",
+                driver.title()
+            ));
         }
         let (messages, looked) = found(&*broker, wanted, &stop, Message::clone).await?;
         Ok((with_bodies(&*broker, &at, messages).await?, looked))

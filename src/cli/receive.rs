@@ -12,7 +12,7 @@ use super::output::{counted, hand_over, is_closed, json, unwritten};
 use super::shown::{Shown, body_line};
 use super::{ConfigArg, block_on, say};
 use crate::exit::{Exit, Failure, Result};
-use crate::host;
+use crate::host::{self, QueueDriver};
 use hostler_ops::{Outlet, ReceiveEnd, ReceiveReport, ReceiveRequest, receive};
 use hostler_telemetry as telemetry;
 use hostler_types::channel::Channel;
@@ -25,10 +25,10 @@ Examples:
   hostler receive thumbnails-done --ack --max 1 --wait 20s
 
 Prints a body per line, with control characters escaped and binary bodies in Base64; --json keeps every character. \
-    Without --ack, the messages go back to the queue at the end; on SQS each receive counts as an attempt. With --ack, a \
-    message is removed once it is written and, in a pipe, read. If the reader goes away, no message is lost; if the \
-    command is killed, some are repeated. --ack is refused if standard output is closed. Exits with 1 if no message came, \
-    or if one could not be removed.";
+    Without --ack, the messages go back to the queue at the end; on SQS and RabbitMQ each receive counts as an attempt. \
+    With --ack, a message is removed once it is written and, in a pipe, read. If the reader goes away, no message is lost; \
+    if the command is killed, some are repeated. --ack is refused if standard output is closed. Exits with 1 if no message \
+    came, or if one could not be removed.";
 
 /// Error message for `--ack` if no one can read standard output.
 const UNSEEN: &str = "standard output is closed or cannot be written to: --ack would remove messages unread\n  \
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result {
         let mut printer = Printer { json: args.json };
         Ok(receive(&*broker, request, &stop, &mut printer).await?)
     })?;
-    tell(args, &report, host::driver(&config).receives_to_look());
+    tell(args, &report, host::driver(&config));
     let has_failed = !report.unremoved.is_empty() || !report.unread.is_empty();
     let is_empty = report.handed_out == 0;
     match end {
@@ -103,7 +103,7 @@ impl Outlet for Printer {
 }
 
 /// Tells the user which messages were removed, which were given back to the channel, and which were not printed.
-fn tell(args: &Args, report: &ReceiveReport, counts_attempts: bool) {
+fn tell(args: &Args, report: &ReceiveReport, driver: &dyn QueueDriver) {
     let ReceiveReport { removed, unremoved, given_back, unread, .. } = report;
     let at = &args.channel;
     for (id, reason) in unread {
@@ -117,7 +117,11 @@ fn tell(args: &Args, report: &ReceiveReport, counts_attempts: bool) {
     }
     if *given_back > 0 {
         let cure = if args.ack { "" } else { "; --ack removes what is printed" };
-        let cost = if counts_attempts { "; SQS has counted an attempt on each" } else { "" };
+        let cost = if driver.receives_to_look() {
+            format!("; {} has counted an attempt on each", driver.title())
+        } else {
+            String::new()
+        };
         say(format_args!("hostler: {} given back to {at}{cost}{cure}", counted(*given_back, "message")));
     }
 }

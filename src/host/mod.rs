@@ -26,7 +26,7 @@ use connect::open_all;
 pub use connect::{declare, file_to_come, full, unsendable};
 #[cfg(feature = "sqs")]
 pub use drivers::sqs_options;
-pub use drivers::{close_all, driver};
+pub use drivers::{QueueDriver, close_all, driver};
 pub use ecs::Metadata;
 pub use grant_conflicts::{check_grants, check_grants_of_queue};
 pub use guests::{Guests, Shared, sets, too_few_processes};

@@ -86,6 +86,11 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
+    /// Returns the name of the service in texts for people.
+    fn title(&self) -> &'static str {
+        "the queue"
+    }
+
     /// Returns true if hostler implements a delay beyond 15 minutes by receiving the message repeatedly. In that case, the queue
     /// must be set up for the `longest_delay` of its consumer.
     fn receives_to_wait(&self) -> bool {

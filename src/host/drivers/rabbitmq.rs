@@ -31,6 +31,10 @@ impl QueueDriver for RabbitMq {
         SYSTEM
     }
 
+    fn title(&self) -> &'static str {
+        "RabbitMQ"
+    }
+
     fn makes_what_is_missing(&self, config: &Config) -> bool {
         config.queue.rabbitmq.provision == Provision::Auto
     }

@@ -29,6 +29,10 @@ impl QueueDriver for Sqs {
         "aws_sqs"
     }
 
+    fn title(&self) -> &'static str {
+        "SQS"
+    }
+
     fn makes_what_is_missing(&self, config: &Config) -> bool {
         config.queue.sqs.provision == Provision::Auto
     }
