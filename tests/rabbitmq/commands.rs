@@ -1,0 +1,181 @@
+//! The commands of operators on RabbitMQ.
+
+use serde_json::Value;
+
+use super::{WORK, field, world};
+use crate::support::hostler::{PATIENCE, Said, World, until};
+use crate::support::rabbitmq::RabbitMq;
+use crate::support::servers::unique;
+
+/// Without a consumer that runs, so messages stay.
+fn provisioned() -> World {
+    let world = world(RabbitMq::shared(), &WORK.replace("concurrency = 4", "tags = { alarm_threshold = 3 }"));
+    world.provision();
+    world
+}
+
+fn json(said: &Said) -> Vec<Value> {
+    serde_json::from_str::<Value>(&said.stdout).unwrap_or_else(|_| panic!("{said:?}")).as_array().unwrap().clone()
+}
+
+fn visible(world: &World, channel: &str, count: u64) {
+    until("the messages are there", PATIENCE, || (world.depth(channel).visible == count).then_some(()));
+}
+
+/// Dead letters, each with an attribute, put where a host would put them.
+fn dead_letters(world: &World, bodies: &[&str]) {
+    for body in bodies {
+        let said = world.output(&["send", "work-dlq", "--body", body, "--attr", "tenant=7"]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+}
+
+#[test]
+fn peek_shows_messages_and_leaves_them() {
+    let world = provisioned();
+    world.send("work", ["one", "two", "three"]);
+    let said = world.output(&["peek", "work", "--max", "2", "--json"]);
+    assert!(said.code == 0 && said.stderr.contains("RabbitMQ counts an attempt on each"), "{said:?}");
+    assert_eq!(field(&json(&said), "body"), ["one", "two"]);
+    visible(&world, "work", 3);
+    let said = world.output(&["peek", "work", "--filter", "body~three", "--json"]);
+    assert_eq!(field(&json(&said), "body"), ["three"]);
+    visible(&world, "work", 3);
+}
+
+#[test]
+fn receive_hands_out_messages_and_removes_those_that_are_acked() {
+    let world = provisioned();
+    world.send("work", ["one", "two", "three"]);
+    let said = world.output(&["receive", "work", "--max", "2"]);
+    assert_eq!((said.code, said.stdout.as_str()), (0, "one\ntwo\n"), "{said:?}");
+    assert!(said.stderr.contains("2 messages given back to work; RabbitMQ has counted an attempt on each"), "{said:?}");
+    visible(&world, "work", 3);
+    let said = world.output(&["receive", "work", "--max", "2", "--ack"]);
+    assert_eq!((said.code, said.stdout.lines().count()), (0, 2), "{said:?}");
+    visible(&world, "work", 1);
+    assert_eq!(world.output(&["receive", "work", "--ack"]).code, 0);
+    assert_eq!(world.output(&["receive", "work", "--wait", "0s"]).code, 1, "none is left");
+}
+
+#[test]
+fn purge_removes_all() {
+    let world = provisioned();
+    world.send("work", ["x"; 150]);
+    let said = world.output(&["purge", "work", "--yes"]);
+    assert_eq!((said.code, said.stdout.as_str()), (0, "150 messages removed from work\n"), "{said:?}");
+    visible(&world, "work", 0);
+}
+
+#[test]
+fn dlq_lists_shows_and_drops_dead_letters() {
+    let world = provisioned();
+    dead_letters(&world, &["one", "two", "three"]);
+    let letters = json(&world.output(&["dlq", "ls", "work", "--json"]));
+    assert_eq!(field(&letters, "size_bytes"), [3, 3, 5]);
+    let id = letters[1]["id"].as_str().unwrap();
+    let said = world.output(&["dlq", "show", "work", id, "--json", "--body"]);
+    let shown: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!((&shown["body"], &shown["attributes"]["tenant"]), (&"two".into(), &"7".into()), "{said:?}");
+    let said = world.output(&["dlq", "drop", "work", "--id", id, "--yes"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    visible(&world, "work-dlq", 2);
+    let left = json(&world.output(&["dlq", "ls", "work", "--json"]));
+    assert!(left.iter().all(|letter| letter["id"] != id), "{left:?}");
+}
+
+#[test]
+fn requeue_moves_those_that_are_meant() {
+    let world = provisioned();
+    dead_letters(&world, &["one", "two", "three"]);
+    let said = world.output(&["requeue", "--from", "work-dlq", "--to", "work", "--filter", "body~t"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    visible(&world, "work", 2);
+    visible(&world, "work-dlq", 1);
+    let moved = json(&world.output(&["peek", "work", "--json"]));
+    assert!(moved.iter().all(|message| message["body"] != "one"), "{moved:?}");
+    assert!(moved.iter().all(|message| message["attributes"]["tenant"] == "7"), "{moved:?}");
+}
+
+#[test]
+fn queues_count_messages_and_name_what_is_missing() {
+    let world = provisioned();
+    world.send("work", ["x"; 3]);
+    dead_letters(&world, &["one"]);
+    let rows = json(&world.output(&["queues", "--json"]));
+    let row = rows.iter().find(|row| row["channel"] == "work").unwrap();
+    assert_eq!((&row["visible"], &row["dead_lettered"]), (&3.into(), &1.into()), "{rows:?}");
+    let said = world.output(&["queues", "nothing"]);
+    assert!(said.code == 69 && said.stderr.contains("there is no queue `nothing`"), "{said:?}");
+}
+
+#[test]
+fn alarms_tell_of_queues_beyond_their_thresholds() {
+    let world = provisioned();
+    world.send("work", ["x"; 2]);
+    assert_eq!(world.output(&["alarms"]).code, 0);
+    world.send("work", ["x"]);
+    let said = world.output(&["alarms", "--json"]);
+    let report: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!((said.code, &report["alarms"][0]["queue"]), (1, &"work".into()), "{said:?}");
+}
+
+#[test]
+fn provision_reports_what_it_cannot_change_with_the_way_out() {
+    let world = provisioned();
+    world.config(&WORK.replace("channel = 'work'", "channel = 'work'\n    ordered = true"));
+    let said = world.output(&["provision", "--plan"]);
+    assert!(said.code == 0 && said.stdout.contains("x-single-active-consumer"), "{said:?}");
+    assert!(said.stdout.contains("rabbitmqctl delete_queue"), "{said:?}");
+    let said = world.output(&["check"]);
+    assert!(said.code != 0 && said.stdout.contains("delete_queue") | said.stderr.contains("delete_queue"), "{said:?}");
+}
+
+/// Returns the patterns of a role, as `provision --permissions` prints them.
+fn patterns(printed: &str, role: &str) -> Vec<String> {
+    let mut lines = printed.lines().skip_while(|line| !line.starts_with(role)).skip(1);
+    ["configure", "write", "read"]
+        .map(|right| lines.next().unwrap().trim().strip_prefix(right).unwrap().trim().to_owned())
+        .into()
+}
+
+/// The consumer escalates with a delay and sends replies; the queue is plain or ordered.
+#[test]
+fn the_permissions_that_provision_prints_are_enough() {
+    let server = RabbitMq::shared();
+    for order in ["ordered = false", "ordered = true"] {
+        let config =
+            WORK.replace("channel = 'work'", &format!("channel = 'shop.work'\n{order}\nreply_channel = 'done'"));
+        let mut world = world(server, &config);
+        let printed = world.output(&["provision", "--permissions"]);
+        assert_eq!(printed.code, 0, "{printed:?}");
+        let user = |role: &str| {
+            let name = unique("user");
+            let [configure, write, read] = &patterns(&printed.stdout, role)[..] else { panic!("{printed:?}") };
+            server.ctl(&["add_user", &name, "secret"]);
+            server.ctl(&["set_permissions", &name, configure, write, read]);
+            server.url().replace("guest:guest", &format!("{name}:secret"))
+        };
+        let (maker, runner) = (user("hostler provision"), user("hostler run"));
+        world.set("HOSTLER_QUEUE__RABBITMQ__URL", maker.clone());
+        world.set("HOSTLER_QUEUE__RABBITMQ__PROVISION", "check".to_owned());
+        world.provision();
+        world.set("HOSTLER_QUEUE__RABBITMQ__URL", runner.clone());
+        let checked = world.output(&["check"]);
+        assert_eq!(checked.code, 0, "{checked:?}");
+        let mut host = world.started();
+        world.set("HOSTLER_QUEUE__RABBITMQ__URL", maker);
+        world.send("shop", ["ack", "x1"]);
+        world.set("HOSTLER_QUEUE__RABBITMQ__URL", runner);
+        assert_eq!(host.settled(4).len(), 4);
+        let delayed = world.output(&["send", "done", "--body", "later", "--delay", "1s"]);
+        assert_eq!(delayed.code, 0, "{delayed:?}");
+        visible(&world, "work-dlq", 1);
+        let dropped = world.output(&["dlq", "drop", "work", "--filter", "body~x1", "--yes"]);
+        assert_eq!(dropped.code, 0, "{dropped:?}");
+        assert_eq!(host.stop(), 0);
+        let refused =
+            |line: &&Value| line.to_string().contains("ACCESS_REFUSED") || line.to_string().contains("permissions");
+        assert!(!host.lines().iter().any(|line| refused(&line)), "{:?}", host.lines());
+    }
+}
