@@ -7,7 +7,7 @@ use crate::support::servers::Kind;
 use crate::support::sqs::Aws;
 
 /// Two queues with an exchange each, and one without an exchange.
-const CONSUMERS: &str = "
+pub(crate) const CONSUMERS: &str = "
     [consumers.mobile]
     channel = 'news.mobile'
     handler = 'guests/run-tell.wat'
@@ -37,7 +37,7 @@ const COMMANDS: [&str; 12] = [
 ];
 
 /// Asserts that all commands refuse this channel, and say so.
-fn refused(world: &World, channel: &str, told: &str) {
+pub(crate) fn refused(world: &World, channel: &str, told: &str) {
     for command in ["queues @"].iter().chain(&COMMANDS) {
         let command = command.replace('@', channel);
         let said = world.output(&command.split(' ').collect::<Vec<_>>());
@@ -47,7 +47,7 @@ fn refused(world: &World, channel: &str, told: &str) {
 }
 
 /// Asserts that a channel with the exchange of its queue, or with the name of its dead-letter queue, is accepted.
-fn accepted(world: &World, channel: &str) {
+pub(crate) fn accepted(world: &World, channel: &str) {
     for command in ["queues @", "peek @", "peek @ --dead-letters", "dlq ls @", "dlq ls @-dlq", "requeue --from @-dlq"] {
         let command = command.replace('@', channel);
         let said = world.output(&command.split(' ').collect::<Vec<_>>());

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{WORK, field, world};
+use crate::exchange::{CONSUMERS, accepted, refused};
 use crate::support::hostler::{PATIENCE, Said, World, until};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
@@ -178,4 +179,25 @@ fn the_permissions_that_provision_prints_are_enough() {
             |line: &&Value| line.to_string().contains("ACCESS_REFUSED") || line.to_string().contains("permissions");
         assert!(!host.lines().iter().any(|line| refused(&line)), "{:?}", host.lines());
     }
+}
+
+/// AMQP does not list bindings. Without the management API, an exchange passes if it exists.
+#[test]
+fn a_wrong_exchange_is_refused_by_the_config_and_by_the_management_api() {
+    let server = RabbitMq::shared();
+    let mut world = world(server, "[consumers.desk]\nchannel = 'papers.desk'\nhandler = 'guests/run-word.wat'");
+    world.provision();
+    world.config(CONSUMERS);
+    world.provision();
+    world.send("parked", ["stays"]);
+    world.send("mobile", ["stays"]);
+    let feeds = "there is no exchange `nope` that feeds the queue";
+    refused(&world, "nope.mobile", &format!("{feeds} `mobile`: the exchange `news` does\n"));
+    refused(&world, "nope.desk", &format!("{feeds} `desk`\n"));
+    accepted(&world, "papers.desk");
+    world.set("HOSTLER_QUEUE__RABBITMQ__MANAGEMENT_URL", server.management_url());
+    refused(&world, "sports.jobs", "there is no exchange `sports` that feeds the queue `jobs`: no exchange does");
+    refused(&world, "news.desk", "that feeds the queue `desk`: the exchange `papers` does");
+    accepted(&world, "papers.desk");
+    visible(&world, "mobile", 1);
 }

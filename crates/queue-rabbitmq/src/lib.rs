@@ -332,6 +332,22 @@ impl Admin for RabbitBroker {
         Ok(depths)
     }
 
+    /// Lists the exchanges that a queue is bound to, by the management API. AMQP does not list bindings.
+    async fn exchanges_feeding(&self, channel: &Channel) -> Result<Option<Vec<String>>, QueueError> {
+        let Some(management) = &self.0.management else { return Ok(None) };
+        match management.exchanges_of(&self.0.names.full(channel.queue())).await {
+            Ok(bound) => {
+                let channels = bound.iter().filter_map(|exchange| self.0.names.channel(exchange));
+                Ok(Some(channels.map(|exchange| exchange.queue().to_owned()).collect()))
+            }
+            Err(QueueError::Refused(error)) => {
+                tracing::debug!(error, "bindings are not listed");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
         let queue = self.0.names.full(channel.queue());
         let Some(_) = self.0.declarer.ready(&queue).await? else { return Err(no_queue(channel)) };

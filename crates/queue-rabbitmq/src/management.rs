@@ -8,6 +8,7 @@ use hostler_types::error_chain::with_causes;
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// Maximum time of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,6 +39,13 @@ struct Item {
     messages_unacknowledged: Option<u64>,
 }
 
+/// A binding of a queue.
+#[derive(Deserialize)]
+struct Binding {
+    /// Name of the exchange. Empty: the default exchange.
+    source: String,
+}
+
 impl Management {
     /// Creates a client. `url`: address of the API, for example `http://rabbit.example.com:15672`.
     ///
@@ -65,22 +73,40 @@ impl Management {
         Ok(queues)
     }
 
+    /// Returns the exchanges that a queue is bound to. Empty: there is none, or the queue does not exist.
+    ///
+    /// # Errors
+    /// The API cannot be reached, or refuses the user.
+    pub(super) async fn exchanges_of(&self, queue: &str) -> Result<Vec<String>, QueueError> {
+        let url = format!("{}/{}/bindings?columns=source", self.url, encoded(queue));
+        let bindings: Option<Vec<Binding>> = self.get(url).await?;
+        Ok(bindings.into_iter().flatten().map(|binding| binding.source).collect())
+    }
+
     async fn page(&self, page: usize) -> Result<Page, QueueError> {
         let url = format!("{}?page={page}&page_size={PAGE}&columns=name,messages_unacknowledged", self.url);
-        let failed = |error: reqwest::Error| {
-            let error = with_causes(&error.without_url());
-            QueueError::Unavailable(format!("queue.rabbitmq.management_url: {error}"))
-        };
-        let answer = self.client.get(url).basic_auth(&self.user, Some(&self.password)).send().await.map_err(failed)?;
+        let found = self.get(url).await?;
+        found.ok_or_else(|| failed("there is no such API, or no such virtual host"))
+    }
+
+    /// Returns the answer to a request. `None`: what is asked for does not exist.
+    async fn get<T: DeserializeOwned>(&self, url: String) -> Result<Option<T>, QueueError> {
+        let fault = |error: reqwest::Error| failed(&with_causes(&error.without_url()));
+        let answer = self.client.get(url).basic_auth(&self.user, Some(&self.password)).send().await.map_err(fault)?;
         match answer.status() {
-            StatusCode::OK => answer.json().await.map_err(failed),
+            StatusCode::OK => answer.json().await.map(Some).map_err(fault),
+            StatusCode::NOT_FOUND => Ok(None),
             status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Err(QueueError::Refused(format!(
                 "queue.rabbitmq.management_url: {status}: give the user of queue.rabbitmq.url the tag `monitoring`, or leave \
                  the key out"
             ))),
-            status => Err(QueueError::Unavailable(format!("queue.rabbitmq.management_url: {status}"))),
+            status => Err(failed(&status.to_string())),
         }
     }
+}
+
+fn failed(why: &str) -> QueueError {
+    QueueError::Unavailable(format!("queue.rabbitmq.management_url: {why}"))
 }
 
 /// Encodes a segment of a path.

@@ -20,9 +20,9 @@ impl Names {
         format!("{}{name}", self.prefix)
     }
 
-    /// Returns the channel of a queue on the server. `None`: the name has another prefix, or is not a channel's.
-    pub(super) fn channel(&self, queue: &str) -> Option<Channel> {
-        queue.strip_prefix(&self.prefix)?.parse().ok().filter(|channel: &Channel| channel.exchange().is_none())
+    /// Returns the channel of a queue on the server, or of an exchange. `None`: the name has another prefix, or is not a channel's.
+    pub(super) fn channel(&self, name: &str) -> Option<Channel> {
+        name.strip_prefix(&self.prefix)?.parse().ok().filter(|channel: &Channel| channel.exchange().is_none())
     }
 
     /// Returns the name of the exclusive queue of the host that receives from an ordered queue.
