@@ -309,6 +309,8 @@ async fn a_blocked_server_still_delivers_and_takes_messages_again_later() {
         assert!(error.as_ref().is_some_and(|error| error.contains("accepts no messages")), "{error:?}");
     }
     assert!(tried_at.elapsed() < Duration::from_secs(5), "nothing to wait for: {:?}", tried_at.elapsed());
+    let depths = timeout(Duration::from_secs(5), broker.depths(&[jobs()])).await.unwrap().unwrap();
+    assert_eq!(depths[0].visible, 3, "counted while it accepts no messages");
     for _ in 0..3 {
         ack(&queue, next(&queue).await).await;
     }

@@ -201,7 +201,8 @@ impl RabbitBroker {
         publishing.get(Instant::now()).await?;
         Ok(Self(Arc::new(Service {
             address: endpoint.address().into(),
-            declarer: Declarer::new(Arc::clone(&publishing), names.clone()),
+            // The server reads nothing from a publishing connection while it blocks it.
+            declarer: Declarer::new(Arc::clone(&consuming), names.clone()),
             publisher: Publisher::new(Arc::clone(&publishing)),
             targets: Targets::default(),
             management,
