@@ -43,6 +43,9 @@ fn heartbeat(agreed: u16, wanted: Duration) -> Duration {
 /// Time that the server has at least to answer a request that costs it nothing.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// Time after which a connection counts as one that lasts. A shorter one is a failure to connect, so that the delays grow.
+const STABLE: Duration = Duration::from_secs(30);
+
 /// Maximum time to connect.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -211,14 +214,14 @@ async fn keep(endpoint: &Endpoint, role: &str, state: &watch::Sender<State>, lin
                 if failures > 0 {
                     tracing::info!(role, server = endpoint.address(), "connected to RabbitMQ again");
                 }
-                let connection = Arc::new(connection);
+                let (connection, since) = (Arc::new(connection), Instant::now());
                 state.send_replace(State::Up(Arc::clone(&connection)));
                 link.send_replace(Link::Up);
                 let why = end(&connection, link).await;
                 tracing::warn!(role, server = endpoint.address(), error = why, "lost the connection to RabbitMQ");
                 let lost = format!("the connection to RabbitMQ at {} is lost: {why}", endpoint.address());
                 down(state, link, QueueError::Unavailable(lost));
-                1
+                failures_after_loss(failures, since.elapsed())
             }
             Err(error) => {
                 down(state, link, error);
@@ -227,6 +230,12 @@ async fn keep(endpoint: &Endpoint, role: &str, state: &watch::Sender<State>, lin
         };
         sleep(RETRY.rest(failures.saturating_sub(1), fastrand::f64())).await;
     }
+}
+
+/// Returns the number of consecutive failures when a connection is lost that lasted for this time. `before`: their number when
+/// it was made.
+fn failures_after_loss(before: u32, lasted: Duration) -> u32 {
+    if lasted < STABLE { before.saturating_add(1) } else { 1 }
 }
 
 fn down(state: &watch::Sender<State>, link: &watch::Sender<Link>, error: QueueError) {
@@ -272,6 +281,18 @@ mod tests {
     fn the_interval_of_heartbeats_is_the_one_that_both_agreed_on() {
         let wanted = Duration::from_secs(10);
         assert_eq!((heartbeat(3, wanted), heartbeat(0, wanted)), (Duration::from_secs(3), wanted));
+    }
+
+    /// A server may accept each connection and close it at once, for example at its limit of connections.
+    #[test]
+    fn delays_grow_until_a_connection_lasts() {
+        let short = STABLE - Duration::from_millis(1);
+        let mut failures = 0;
+        let delays = [Duration::ZERO, short, short, STABLE, short].map(|lasted| {
+            failures = failures_after_loss(failures, lasted);
+            RETRY.ceiling(failures - 1).as_millis()
+        });
+        assert_eq!(delays, [250, 500, 1000, 250, 500]);
     }
 
     #[tokio::test]
