@@ -1,11 +1,12 @@
 //! Messages in AMQP's form, and copies of them: to the delay ladder, back to a queue, and to a dead-letter queue. No I/O.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use hostler_queue::{ATTEMPTS_ATTRIBUTE, DEFAULT_GROUP, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, dead_letter_attributes};
-use hostler_types::message::{AttributeValue, MAX_ATTRIBUTES, Message, Outgoing, TraceContext};
+use hostler_types::message::{AttributeValue, MAX_ATTRIBUTES, Message, Outgoing, Plain, TraceContext};
 use lapin::BasicProperties;
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
@@ -25,6 +26,9 @@ const NOT_BEFORE: &str = "hostler-not-before";
 
 /// Header in which a quorum queue counts the deliveries that came to nothing.
 const DELIVERY_COUNT: &str = "x-delivery-count";
+
+/// Header in which servers from 4.3 on count all deliveries that came to nothing. They count a return only here.
+const ACQUIRED_COUNT: &str = "x-acquired-count";
 
 /// Number of persistent messages in AMQP (delivery mode).
 const PERSISTENT: u8 = 2;
@@ -136,10 +140,22 @@ impl Mail {
             carried: number(CARRIED).map_or(0, small),
             is_copy: header(CARRIED).is_some(),
             deliveries: number(DELIVERY_COUNT).map_or(u32::from(redelivered), small),
-            redelivered,
+            redelivered: redelivered || number(ACQUIRED_COUNT).is_some_and(|count| count > 0),
             not_before: number(NOT_BEFORE).map(time),
             properties,
         }
+    }
+
+    /// Returns `true` if the message was delivered before, or is a copy of one that was.
+    pub(super) fn came_before(&self) -> bool {
+        self.redelivered || self.is_copy
+    }
+
+    /// Returns a hash of the message's content: the same for all deliveries of the message and of its copies.
+    pub(super) fn content_hash(&self, hashes: &RandomState) -> u64 {
+        let Message { id, body, attributes, group, routing_key, .. } = &*self.message;
+        let attributes: Vec<_> = attributes.iter().map(|(name, value)| (name, plain_bytes(value))).collect();
+        hashes.hash_one((id, body, attributes, group, routing_key, self.properties.timestamp()))
     }
 
     /// Returns a copy for a queue, directly or down the delay ladder. `carried`: number of attempts up to now.
@@ -227,7 +243,14 @@ fn is_ours(name: &str) -> bool {
 fn is_of_the_server(name: &str) -> bool {
     let is_death =
         |rest: &str| rest.starts_with("death") || rest.starts_with("first-death") || rest.starts_with("last-death");
-    [DELIVERY_COUNT, "x-acquired-count"].contains(&name) || name.strip_prefix("x-").is_some_and(is_death)
+    [DELIVERY_COUNT, ACQUIRED_COUNT].contains(&name) || name.strip_prefix("x-").is_some_and(is_death)
+}
+
+fn plain_bytes(value: &AttributeValue) -> &[u8] {
+    match value.plain() {
+        Plain::Text(text) => text.as_bytes(),
+        Plain::Binary(bytes) => bytes,
+    }
 }
 
 /// Returns an id for a message without one: the same for all deliveries of the message.

@@ -135,11 +135,11 @@ impl Unacked {
         self.channel += 1;
         self.changes += 1;
         for entry in self.entries.values() {
-            let id = &entry.mail.message.id;
+            let mail = &entry.mail;
             match entry.stage {
-                _ if !entry.was_handed => self.uncounted.note(id, entry.mail.deliveries),
-                Stage::Waiting | Stage::Held(_) => self.uncounted.note_ended(id, entry.attempt.saturating_sub(1)),
-                Stage::Leased { .. } | Stage::Settling { .. } => self.uncounted.note_ended(id, entry.attempt),
+                _ if !entry.was_handed => self.uncounted.note(mail),
+                Stage::Waiting | Stage::Held(_) => self.uncounted.note_ended(mail, entry.attempt.saturating_sub(1)),
+                Stage::Leased { .. } | Stage::Settling { .. } => self.uncounted.note_ended(mail, entry.attempt),
             }
         }
         self.entries.clear();
@@ -162,15 +162,15 @@ impl Unacked {
 
     /// Adds a message that the server has delivered. `wait`: time for which the message is not handed out.
     pub(super) fn delivered(&mut self, mail: Mail, wait: Option<Duration>, now: Instant) {
-        if mail.redelivered || mail.is_copy {
+        if mail.came_before() {
             self.returning = self.returning.saturating_sub(1);
         }
-        let uncounted = self.uncounted.of(&mail.message.id, mail.deliveries);
+        let uncounted = self.uncounted.of(&mail);
         // The server counts lost connections, and before 4.3 each return, also of messages that hosts had ahead and never began.
         let unexplained = mail.deliveries.saturating_sub(uncounted);
         let free = if self.ordered { ORDERED_RETURNS } else { FREE_RETURNS };
         let certain = mail.carried.saturating_add(unexplained.saturating_sub(free));
-        let certain = certain.max(self.uncounted.ended(&mail.message.id));
+        let certain = certain.max(self.uncounted.ended(&mail));
         let attempt = certain.max(mail.carried.saturating_add(unexplained.min(1))).saturating_add(1);
         let tag = mail.tag;
         if let Some(group) = mail.message.group.as_ref().filter(|_| self.ordered) {
@@ -315,7 +315,7 @@ impl Unacked {
     /// Ends a settlement: the message is removed from the queue.
     pub(super) fn gone(&mut self, key: Key) {
         if let Some(entry) = self.tag(key).and_then(|tag| self.remove(tag)) {
-            self.uncounted.forget(&entry.mail.message.id);
+            self.uncounted.forget(&entry.mail);
         }
     }
 
@@ -323,11 +323,10 @@ impl Unacked {
     pub(super) fn back(&mut self, key: Key, counts: bool) {
         let Some(entry) = self.tag(key).and_then(|tag| self.remove(tag)) else { return };
         self.returning += 1;
-        let id = &entry.mail.message.id;
         if counts && entry.was_handed {
-            self.uncounted.note_ended(id, entry.attempt);
+            self.uncounted.note_ended(&entry.mail, entry.attempt);
         } else {
-            self.uncounted.note(id, entry.mail.deliveries);
+            self.uncounted.note(&entry.mail);
         }
     }
 

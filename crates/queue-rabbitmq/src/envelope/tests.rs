@@ -55,6 +55,33 @@ fn a_copy_carries_the_attempts_and_the_message_as_it_was() {
     assert!(again.is_copy && !mail.is_copy);
     let third = redelivered(again.again(String::new(), "jobs".into(), 5));
     assert_eq!((&third.message, third.carried), (&mail.message, 5));
+    let hashes = RandomState::new();
+    assert!([&again, &third].iter().all(|copy| copy.content_hash(&hashes) == mail.content_hash(&hashes)));
+}
+
+#[test]
+fn the_content_of_a_message_is_more_than_its_id_and_body() {
+    let hashes = RandomState::new();
+    let hash = |message: Outgoing, sent_at| {
+        delivered("", "jobs", outgoing(&message, "id", None, None, at(sent_at)), b"body").content_hash(&hashes)
+    };
+    let other = [
+        hash(Outgoing { attributes: Attributes::new(), ..sent() }, 1000),
+        hash(Outgoing { group: None, ..sent() }, 1000),
+        hash(sent(), 5000),
+    ];
+    assert!(!other.contains(&hash(sent(), 1000)) && hash(sent(), 1000) == hash(sent(), 1000));
+}
+
+/// On servers from 4.3 on, `x-delivery-count` counts no return.
+#[test]
+fn a_message_that_was_only_returned_is_known_to_come_again() {
+    let came_before = |count| {
+        let mut headers = FieldTable::default();
+        headers.insert("x-acquired-count".into(), AMQPValue::LongLongInt(count));
+        delivered("", "jobs", BasicProperties::default().with_headers(headers), b"body").came_before()
+    };
+    assert!(came_before(1) && !came_before(0));
 }
 
 #[test]
