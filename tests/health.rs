@@ -14,8 +14,8 @@ use clap::Parser;
 use fs2::FileExt;
 use hostler::cli::check_consumer_health;
 use hostler_health::{
-    BreakerState, Clock, ConsumerReport, FailureReport, HealthFile, LOCK_WAIT, MAX_BYTES, OtherHost, ReadError, Report,
-    SettlingFails, State, Timestamp, Why, WriteError, process, read,
+    BreakerState, Clock, ConsumerReport, FailureReport, HealthFile, LOCK_WAIT, MAX_BYTES, OtherHost, QueueLink,
+    QueueLinkState, ReadError, Report, SettlingFails, State, Timestamp, Why, WriteError, process, read,
 };
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::{Map, Value};
@@ -406,7 +406,12 @@ fn the_schema_describes_the_file_and_nothing_else() -> Outcome {
     let other = OtherHost { pid: 2, started_at: Timestamp::now(), written_at: Timestamp::now() };
     let other_written = serde_json::to_value(&other)?;
     compare(&schema["$defs"]["other"], &other_written, &other_written)?;
-    let file = serde_json::to_value(Report { others: vec![other], ..report(1) })?;
+    let link = QueueLink { state: QueueLinkState::Blocked, reason: String::new() };
+    let link_written = serde_json::to_value(&link)?;
+    compare(&schema["$defs"]["queue_link"], &link_written, &link_written)?;
+    let states = serde_json::to_value([QueueLinkState::Down, QueueLinkState::Blocked])?;
+    assert_eq!(schema["$defs"]["queue_link"]["properties"]["state"]["enum"], states);
+    let file = serde_json::to_value(Report { others: vec![other], queue_link: Some(link), ..report(1) })?;
     let least = serde_json::to_value(Report { pid_namespace: None, ..report(1) })?;
     compare(&schema, &file, &least)?;
     let failure = FailureReport {

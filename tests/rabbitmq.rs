@@ -127,9 +127,14 @@ fn a_host_lives_while_the_server_is_away() {
     host.settled(3);
     server.ctl(&["stop_app"]);
     host.wait_for(PATIENCE, |line| line["message"] == "receive failed");
+    let link = || world.verdict()["report"]["queue_link"]["state"].clone();
+    until("the health file says so", PATIENCE, || (link() == "down").then_some(()));
+    let shown = world.output(&["top", "--once"]);
+    assert!(shown.stdout.contains("the connection to the queue service is lost: "), "{shown:?}");
     server.ctl(&["start_app"]);
     world.send("work", ["ack"; 3]);
     host.settled(6);
+    until("it is up again", PATIENCE, || link().is_null().then_some(()));
     assert_eq!(host.stop(), 0);
 }
 

@@ -66,7 +66,9 @@ fn line(verdict: &Verdict, report: Option<&Report>) -> String {
         Status::Starting => joined(&verdict.reasons, "; "),
         Status::Unhealthy => counted(verdict.reasons.len(), "reason"),
     };
-    format!("{}: {detail}", verdict.status.name())
+    let link = report.and_then(|report| report.queue_link.as_ref());
+    let link = link.map(|link| format!("; {link}")).unwrap_or_default();
+    format!("{}: {detail}{link}", verdict.status.name())
 }
 
 /// Formats the verdict as one line of JSON.
@@ -94,12 +96,14 @@ fn joined(reasons: &[Reason], separator: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hostler_health::{QueueLink, QueueLinkState};
+
     use super::*;
 
     fn report() -> Report {
         let now = Timestamp::now();
-        let (consumers, others) = (Vec::new(), Vec::new());
-        Report { schema: 1, pid: 7, pid_namespace: None, started_at: now, written_at: now, consumers, others }
+        let (pid, pid_namespace, consumers, others, queue_link) = (7, None, Vec::new(), Vec::new(), None);
+        Report { schema: 1, pid, pid_namespace, started_at: now, written_at: now, consumers, others, queue_link }
     }
 
     #[test]
@@ -107,6 +111,13 @@ mod tests {
         let said = |status, reasons| line(&Verdict { status, reasons }, Some(&report()));
         assert_eq!(said(Status::Healthy, Vec::new()), "healthy: 0 consumers");
         assert_eq!(said(Status::Unhealthy, vec![Reason::Gone { pid: 7 }]), "unhealthy: 1 reason");
+        let link = QueueLink { state: QueueLinkState::Blocked, reason: "low on\nmemory".into() };
+        let blocked = Report { queue_link: Some(link), ..report() };
+        let healthy = Verdict { status: Status::Healthy, reasons: Vec::new() };
+        assert_eq!(
+            line(&healthy, Some(&blocked)),
+            "healthy: 0 consumers; the queue service accepts no messages: low on\\nmemory"
+        );
         let (age, limit) = (Duration::from_millis(12_345), Duration::from_secs(300));
         assert_eq!(
             said(Status::Starting, vec![Reason::NoFile { path: "/x".into() }, Reason::Starting { age, limit }]),

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::requests::RequestDesk;
 use hostler_consumer::{Failed, Requests, Status, StatusHandle};
-use hostler_health::{Clock, ConsumerReport, FailureReport, HealthFile, Pauses, Report, Rival, Rivals, TICK};
+use hostler_health::{
+    Clock, ConsumerReport, FailureReport, HealthFile, Pauses, QueueLink, QueueLinkState, Report, Rival, Rivals, TICK,
+};
+use hostler_queue::Link;
 
 /// Minimum interval between two reports that are caused by changes of consumers. A busy consumer can change its state thousands
 /// of times a second.
@@ -42,6 +45,9 @@ pub(super) struct Watched {
     pub(super) requests: Requests,
 }
 
+/// The state of the connection to the queue service. Empty until the host has connected.
+pub(super) type LinkSlot = Arc<OnceLock<watch::Receiver<Link>>>;
+
 /// Writes the health file until stopped. Also checks for pauses and requests of operators.
 ///
 /// The control thread creates the reports. Therefore, the file becomes stale if the control thread hangs. A separate thread
@@ -56,7 +62,12 @@ pub(super) struct HealthReporter {
 impl HealthReporter {
     /// Checks for paused consumers, starts the health thread, and sends the first report. Because the check comes first, a
     /// consumer that is already paused when the host starts receives no message. Must be called within the control runtime.
-    pub(super) fn start(path: &Path, consumers: Vec<Watched>, transitions: Arc<Notify>) -> io::Result<Self> {
+    pub(super) fn start(
+        path: &Path,
+        consumers: Vec<Watched>,
+        link: LinkSlot,
+        transitions: Arc<Notify>,
+    ) -> io::Result<Self> {
         let file = HealthFile::new(path);
         let mut rivals = Rivals::start(path);
         for other in rivals.others() {
@@ -79,6 +90,7 @@ impl HealthReporter {
             let mut clock = Clock::start();
             let mut tick = || {
                 let report = clock.report(|clock| consumers.iter().map(|watched| describe(watched, clock)).collect());
+                let report = Report { queue_link: fault_of(&link), ..report };
                 // If the health thread is still writing the last report, this report is dropped. The next tick sends a newer
                 // report.
                 let _ = reports.try_send(report);
@@ -198,6 +210,16 @@ fn write_all(
     }
 }
 
+/// Returns the fault of the connection to the queue service.
+fn fault_of(link: &LinkSlot) -> Option<QueueLink> {
+    let (state, reason) = match &*link.get()?.borrow() {
+        Link::Up => return None,
+        Link::Down { why, .. } => (QueueLinkState::Down, why.clone()),
+        Link::Blocked(why) => (QueueLinkState::Blocked, why.clone()),
+    };
+    Some(QueueLink { state, reason })
+}
+
 fn describe(watched: &Watched, clock: &Clock) -> ConsumerReport {
     let status: Status = watched.board.get();
     let wall = |instant: tokio::time::Instant| clock.wall(Instant::from(instant));
@@ -257,9 +279,25 @@ mod tests {
             pause: watch::Sender::new(false),
             requests: Requests::default(),
         };
-        let reporter = HealthReporter::start(&path, vec![watched], Arc::default()).unwrap();
+        let reporter = HealthReporter::start(&path, vec![watched], Arc::default(), Arc::default()).unwrap();
         reporter.stop().await;
         assert_eq!(hostler_health::read(&path).unwrap().consumers.len(), 1);
+    }
+
+    #[test]
+    fn a_connection_is_reported_while_it_does_not_work() {
+        let (slot, link) = (LinkSlot::default(), watch::Sender::new(Link::Up));
+        assert_eq!(fault_of(&slot), None, "not connected yet");
+        slot.set(link.subscribe()).unwrap();
+        assert_eq!(fault_of(&slot), None);
+        let why = || "why".to_owned();
+        for (is, state) in [
+            (Link::Blocked(why()), QueueLinkState::Blocked),
+            (Link::Down { since: tokio::time::Instant::now(), why: why() }, QueueLinkState::Down),
+        ] {
+            link.send_replace(is);
+            assert_eq!(fault_of(&slot), Some(QueueLink { state, reason: why() }));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -48,7 +48,7 @@ use tokio_util::sync::CancellationToken;
 use crate::exit::{Exit, Failure, Result};
 use ecs::Ecs;
 use hardening::Hardening;
-use health_reporter::{HealthReporter, Watched};
+use health_reporter::{HealthReporter, LinkSlot, Watched};
 use hostler_config::{self as config, Config, LogFormat};
 use hostler_consumer::{Consumer, Phase, Requests, StatusHandle, Summary};
 use hostler_handler::Pools;
@@ -191,6 +191,7 @@ struct Host {
     /// One channel per consumer, which passes requests of operators to the consumer.
     requests: Vec<Requests>,
     transitions: Arc<Notify>,
+    link: LinkSlot,
     /// Notified when a consumer may have become busy or idle.
     work: Arc<Notify>,
     ecs: Ecs,
@@ -219,6 +220,7 @@ impl Host {
             pauses,
             requests,
             transitions,
+            link: LinkSlot::default(),
             work,
             ecs,
         }
@@ -234,8 +236,8 @@ impl Host {
             pause: pause.clone(),
             requests: requests.clone(),
         });
-        let reporter =
-            HealthReporter::start(&self.config.host.health_file, watched.collect(), Arc::clone(&self.transitions));
+        let (link, transitions) = (Arc::clone(&self.link), Arc::clone(&self.transitions));
+        let reporter = HealthReporter::start(&self.config.host.health_file, watched.collect(), link, transitions);
         let reporter = reporter.map_err(|error| internal(format!("cannot start the health thread: {error}")))?;
 
         let started = tokio::select! {
@@ -265,6 +267,7 @@ impl Host {
         let metadata = async { Ok(self.ecs.metadata(self.log).await) };
         let (service, metadata) = tokio::try_join!(driver(&self.config).connect(&self.config), metadata)?;
         let broker: Arc<dyn Broker> = service.clone();
+        self.link.get_or_init(|| broker.link());
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
         let mut instrumentation = Instrumentation::start(exporters, &self.config, &resource)?;
         let traces = self.traces(&resource);

@@ -151,6 +151,7 @@ fn settles(status: &StatusHandle) -> bool {
         written_at: Timestamp::now(),
         consumers: vec![report],
         others: Vec::new(),
+        queue_link: None,
     };
     let start_period = StartPeriod { limit: SECOND, pid1_started_at: None };
     let judged =

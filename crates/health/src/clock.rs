@@ -51,6 +51,7 @@ impl Clock {
             written_at: self.wall(now),
             consumers: consumers(self),
             others: Vec::new(),
+            queue_link: None,
         }
     }
 

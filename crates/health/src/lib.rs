@@ -42,8 +42,10 @@ mod trust;
 mod verdict;
 mod write;
 
+use std::fmt;
 use std::time::Duration;
 
+use hostler_types::printable::on_one_line;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use hostler_types::{State, Timestamp};
@@ -91,6 +93,39 @@ pub struct Report {
     /// list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<OtherHost>,
+    /// The fault of the connection to the queue service. Does not affect the verdict, because consumers report failed
+    /// polls and settlements themselves. `None`: the connection works, or the service has no lasting connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_link: Option<QueueLink>,
+}
+
+/// The fault of a connection to a queue service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueLink {
+    /// Kind of the fault.
+    pub state: QueueLinkState,
+    /// The error, or the reason that the service gave.
+    pub reason: String,
+}
+
+impl fmt::Display for QueueLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.state {
+            QueueLinkState::Down => "the connection to the queue service is lost",
+            QueueLinkState::Blocked => "the queue service accepts no messages",
+        };
+        write!(f, "{what}: {}", on_one_line(&self.reason))
+    }
+}
+
+/// The kind of a fault of a connection. Stored as the name of the variant in lower case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueLinkState {
+    /// The connection is lost. The host tries to connect again.
+    Down,
+    /// The service delivers messages, but accepts none: releases with a delay, dead-letter copies and sends fail.
+    Blocked,
 }
 
 /// Another host that writes the same file.

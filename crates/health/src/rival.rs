@@ -172,8 +172,8 @@ mod tests {
         let report = |age: u64| {
             let written_at = Timestamp::now();
             let started_at = written_at.minus(Duration::from_secs(age));
-            let (pid, pid_namespace, consumers, others) = (1, None, Vec::new(), Vec::new());
-            Report { schema: SCHEMA, pid, pid_namespace, started_at, written_at, consumers, others }
+            let (pid, pid_namespace, consumers, others, queue_link) = (1, None, Vec::new(), Vec::new(), None);
+            Report { schema: SCHEMA, pid, pid_namespace, started_at, written_at, consumers, others, queue_link }
         };
         let mut rivals = Rivals::default();
         let mut write_own = || {

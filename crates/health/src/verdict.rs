@@ -196,8 +196,17 @@ mod tests {
     }
 
     fn report(consumers: Vec<ConsumerReport>) -> Report {
-        let (pid, pid_namespace, others) = (7, None, Vec::new());
-        Report { schema: 1, pid, pid_namespace, started_at: ago(1000), written_at: ago(1), consumers, others }
+        let (started_at, written_at) = (ago(1000), ago(1));
+        Report {
+            schema: 1,
+            pid: 7,
+            pid_namespace: None,
+            started_at,
+            written_at,
+            consumers,
+            others: Vec::new(),
+            queue_link: None,
+        }
     }
 
     fn consumer(state: State, transition: u64, last_poll: Option<u64>, oldest: Option<u64>) -> ConsumerReport {

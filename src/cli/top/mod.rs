@@ -16,7 +16,7 @@ use super::table::table;
 use super::{ConfigArg, print, say};
 use crate::exit::{Exit, Failure, Result};
 use hostler_config as config;
-use hostler_health::{self as health, Report, StartPeriod, Timestamp, Verdict, process};
+use hostler_health::{self as health, QueueLink, Report, StartPeriod, Timestamp, Verdict, process};
 use hostler_types::duration;
 use metrics::Scrape;
 use model::{Look, Looks, rows};
@@ -92,7 +92,7 @@ fn once(host: &Host, runtime: &tokio::runtime::Runtime) -> Result {
     if let Some(without) = without {
         say(format_args!("hostler: no metrics: {without}"));
     }
-    print(told(&verdict));
+    print(told(&verdict, look.report.queue_link.as_ref()));
     Ok(if verdict.healthy() { Exit::Ok } else { Exit::Failed })
 }
 
@@ -111,7 +111,7 @@ fn watch(
         let (look, without) = runtime.block_on(host.look(report));
         let rows = looks.rows(&look);
         history.push(&rows);
-        let said = told(&verdict);
+        let said = told(&verdict, look.report.queue_link.as_ref());
         let title = Title {
             pid: look.report.pid,
             up: look.at.since(look.report.started_at),
@@ -144,9 +144,10 @@ fn quits() -> Result<bool> {
     Ok(quits && key.kind == KeyEventKind::Press)
 }
 
-/// Formats the verdict on one line.
-fn told(verdict: &Verdict) -> String {
-    let reasons: Vec<_> = verdict.reasons.iter().map(ToString::to_string).collect();
+/// Formats the verdict and the fault of the connection to the queue service on one line.
+fn told(verdict: &Verdict, link: Option<&QueueLink>) -> String {
+    let reasons = verdict.reasons.iter().map(ToString::to_string);
+    let reasons: Vec<_> = reasons.chain(link.map(ToString::to_string)).collect();
     if reasons.is_empty() {
         verdict.status.name().to_owned()
     } else {

@@ -186,6 +186,7 @@ mod tests {
             written_at: at,
             consumers: vec![consumer],
             others: Vec::new(),
+            queue_link: None,
         };
         Look { at, report, scrape: (!metrics.is_empty()).then(|| Scrape::parse(metrics)) }
     }

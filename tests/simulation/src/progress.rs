@@ -68,6 +68,7 @@ fn judged(report: ConsumerReport, now: Timestamp) -> Vec<Reason> {
         written_at: now,
         consumers: vec![report],
         others: Vec::new(),
+        queue_link: None,
     };
     let start_period = StartPeriod { limit: Duration::ZERO, pid1_started_at: None };
     verdict(Ok(&report), Some(ProcessInfo { started_at: None, since_boot: None }), now, start_period).reasons
