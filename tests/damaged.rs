@@ -34,7 +34,7 @@ const MEMORY: u64 = 128 << 20;
 /// Time after which a guest that still works is stopped.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::new(Pool { sandboxes: 8 }).unwrap());
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::keeping_functions(Pool { sandboxes: 8 }).unwrap());
 
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());

@@ -9,6 +9,7 @@ use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationCon
 
 use super::cache::Cache;
 use super::files::MOST_FILES;
+use super::functions::Functions;
 use super::limits::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 
 /// Interval between interruptions of running guests. At each interruption, a guest yields to other tasks and can be
@@ -64,9 +65,26 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] if this machine cannot run guests at all.
     pub fn new(pool: Pool) -> Result<Self, EngineError> {
+        Self::pooled(pool, &base_config())
+    }
+
+    /// Creates an engine like [`Self::new`] that keeps the code of each function that it compiles. A handler that differs
+    /// from an earlier one in a few functions compiles in a fraction of the time. The code stays in memory as long as the
+    /// engine exists, so this is for compiling many variants of a few handlers.
+    ///
+    /// # Errors
+    /// [`EngineError`] if this machine cannot run guests at all.
+    pub fn keeping_functions(pool: Pool) -> Result<Self, EngineError> {
+        let mut config = base_config();
+        let kept = config.enable_incremental_compilation(Arc::new(Functions::default()));
+        kept.map_err(|error| EngineError(format!("{error:#}")))?;
+        Self::pooled(pool, &config)
+    }
+
+    fn pooled(pool: Pool, base: &Config) -> Result<Self, EngineError> {
         let mut most = memories(pool.sandboxes);
         loop {
-            let mut config = base_config();
+            let mut config = base.clone();
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling(pool, most)));
             match wasmtime::Engine::new(&config) {
                 Ok(engine) => return Self::start(engine),

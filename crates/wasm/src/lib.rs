@@ -10,6 +10,7 @@
 //! | `artifact` | a handler's file: verifies its pin, detects the handler kind from its exports |
 //! | `load_error` | the error for a handler that cannot be loaded |
 //! | `foreign` | detection of native programs, which are not WASM |
+//! | `functions` | code of functions, for compiling variants of a handler |
 //! | `contain` | catches panics in the libraries that read a file, and reports them as faults in the file |
 //! | `componentize` | core module that describes its exports → component |
 //! | `composed` | detection of handlers that are composed of several components and may be stopped late |
@@ -63,6 +64,7 @@ mod expected;
 pub mod fetch;
 mod files;
 mod foreign;
+mod functions;
 mod guest;
 mod hooks;
 mod host_limit;
