@@ -12,6 +12,7 @@ use hostler_consumer::{Policy, Spec};
 use hostler_queue::{ChannelSpec, tag};
 use hostler_queue_telemetry::Producer;
 use hostler_telemetry::traces;
+use hostler_types::Rate;
 use hostler_types::channel::Channel;
 use hostler_wasm::{Definition, Dir, Grants, Loaded, Pool, Source};
 
@@ -20,7 +21,7 @@ use hostler_wasm::{Definition, Dir, Grants, Loaded, Pool, Source};
 /// cost only address space.
 const SPARE_SANDBOXES: u32 = 4;
 
-/// Period of a rate limit whose messages a service may send ahead.
+/// Time for which messages that a rate limit delays may lie in the host, in addition to the processing timeout.
 const WINDOW: Duration = Duration::from_secs(5);
 
 /// Returns the settings of a consumer. `drain` is the time from the start of a shutdown until the host stops the remaining work.
@@ -53,6 +54,11 @@ fn policy(consumer: &config::Consumer) -> Policy {
 /// own policy. Therefore, the queue itself dead-letters only messages that the consumer cannot dead-letter, for example because
 /// they crash the host.
 pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
+    channel_spec_with(consumer, consumer.concurrency.unwrap_or(SLOTS))
+}
+
+/// Returns the same for a consumer with this number of slots.
+pub(super) fn channel_spec_with(consumer: &config::Consumer, slots: usize) -> ChannelSpec {
     ChannelSpec {
         channel: consumer.channel.clone(),
         ordered: consumer.ordered,
@@ -60,18 +66,18 @@ pub fn channel_spec(consumer: &config::Consumer) -> ChannelSpec {
         filter: consumer.filter.clone(),
         max_receives: consumer.dead_letter.then(|| policy(consumer).attempts().saturating_add(2)),
         longest_delay: consumer.longest_delay,
-        window: window(consumer),
+        window: window(slots, consumer.rate_limit, consumer.processing_timeout),
         lease: consumer.lease,
         tags: tags(consumer),
     }
 }
 
-/// Returns the number of messages that a service may send ahead to a consumer: one per slot, and no more than the rate limit
-/// lets through in a few seconds.
-fn window(consumer: &config::Consumer) -> usize {
-    let slots = consumer.concurrency.unwrap_or(SLOTS);
-    match consumer.rate_limit {
-        Some(rate) => slots.min(rate.in_time(WINDOW)).max(1),
+/// Returns the number of messages that a service may send ahead to a consumer, including those that its handlers work on: one per
+/// slot. With a rate limit, no more than the limit lets through while one handler runs and in the seconds after it; fewer would
+/// leave slots empty that the limit permits to be used.
+fn window(slots: usize, limit: Option<Rate>, processing_timeout: Duration) -> usize {
+    match limit {
+        Some(rate) => slots.min(rate.in_time(WINDOW.saturating_add(processing_timeout))).max(1),
         None => slots,
     }
 }
@@ -206,4 +212,20 @@ pub fn unused(config: &Config) -> Vec<String> {
         format!("payload.bucket: queue.driver = \"{}\" keeps large messages itself", config.queue.driver.word())
     });
     unused.into_iter().map(|text| format!("{text} (the setting has no effect)")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_sends_ahead_what_the_slots_and_the_rate_limit_let_through() {
+        let per_second = |permits| Some(Rate { permits, per: Duration::from_secs(1) });
+        let seconds = Duration::from_secs;
+        assert_eq!(window(16, None, seconds(30)), 16);
+        assert_eq!(window(16, per_second(100), seconds(30)), 16);
+        // Ten-second handlers at one message a second keep ten slots busy.
+        assert_eq!(window(16, per_second(1), seconds(10)), 15);
+        assert_eq!(window(1, Some(Rate { permits: 1, per: seconds(3600) }), seconds(1)), 1);
+    }
 }

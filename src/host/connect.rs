@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::assemble::channel_spec_with;
+use super::resources::Share;
 use super::{channel_spec, destinations, driver};
 use hostler_config::{Config, Consumer};
 use hostler_queue::parallel::{side_by_side, stopping};
@@ -74,14 +76,18 @@ pub async fn unsendable(
     Ok(missing.into_iter().map(finding).collect())
 }
 
-/// Opens the queues of all consumers concurrently, because opening one queue takes several calls in sequence. Returns the queues
-/// in the order of the config.
+/// Opens the queues of all consumers concurrently, because opening one queue takes several calls in sequence. `shares` are those
+/// of the consumers. Returns the queues in the order of the config.
 ///
 /// # Errors
 /// Returns the error of a channel that cannot be opened. If several fail, returns the error of the first one in the config.
-pub async fn open_all(broker: &Arc<dyn Broker>, config: &Config) -> Result<Vec<Arc<dyn Queue>>, QueueError> {
-    let opening = config.consumers.iter().map(|consumer| {
-        let (broker, spec) = (Arc::clone(broker), channel_spec(consumer));
+pub(super) async fn open_all(
+    broker: &Arc<dyn Broker>,
+    config: &Config,
+    shares: &[Share],
+) -> Result<Vec<Arc<dyn Queue>>, QueueError> {
+    let opening = config.consumers.iter().zip(shares).map(|(consumer, share)| {
+        let (broker, spec) = (Arc::clone(broker), channel_spec_with(consumer, share.slots));
         async move { broker.open(&spec).await }
     });
     side_by_side(opening).await.into_iter().map(|opened| opened.ok_or_else(stopping)?).collect()

@@ -274,7 +274,7 @@ impl Host {
         let loaded = self.load_handlers(&broker, instrumentation.as_ref(), traces.as_ref()).await?;
         let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
-        let queues = open_all(&broker, &self.config).await?;
+        let queues = open_all(&broker, &self.config, &plan.shares).await?;
         self.check_destinations(&*service).await?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();

@@ -10,6 +10,7 @@
 //! | `unacked` | the prefetch window: leases, groups, receipts | none |
 //! | `permissions` | what a user must be allowed | none |
 //! | `uncounted` | deliveries that are no attempts | none |
+//! | `links` | the worse state of two connections | none |
 //! | `fault` | errors of the client, by what the caller does next | none |
 //! | `connection` | connections, and their return after a loss | server |
 //! | `confirms` | the server's answers to a batch of messages | none |
@@ -29,6 +30,7 @@ mod envelope;
 mod fault;
 mod headers;
 mod ladder;
+mod links;
 mod look;
 mod management;
 mod names;
@@ -54,6 +56,7 @@ use tokio::time::Instant;
 
 use connection::{Endpoint, Line};
 use declare::Declarer;
+use links::Links;
 use look::LookQueue;
 use management::Management;
 use names::Names;
@@ -124,6 +127,7 @@ struct Service {
     address: Arc<str>,
     publishing: Arc<Line>,
     consuming: Arc<Line>,
+    links: Links,
     declarer: Declarer,
     publisher: Publisher,
     targets: Targets,
@@ -207,6 +211,7 @@ impl RabbitBroker {
             targets: Targets::default(),
             management,
             opened: Mutex::default(),
+            links: Links::of(publishing.link(), consuming.link()),
             options,
             names,
             publishing,
@@ -300,7 +305,7 @@ impl Broker for RabbitBroker {
     }
 
     fn link(&self) -> watch::Receiver<Link> {
-        self.0.publishing.link()
+        self.0.links.worse()
     }
 }
 
@@ -328,6 +333,9 @@ impl Admin for RabbitBroker {
         let mut depths = Vec::new();
         for channel in channels {
             let in_flight = unacked.get(&self.0.names.full(channel.queue())).copied().flatten();
+            let sent_ahead = self.0.sent_ahead(&self.0.names.full(channel.queue()));
+            // The server counts what it has sent ahead as unacked, the sum above as visible.
+            let in_flight = in_flight.map(|unacked| unacked.saturating_sub(sent_ahead));
             depths.push(self.depth(channel).await.map(|depth| Depth { in_flight, ..depth }));
         }
         Ok(depths)

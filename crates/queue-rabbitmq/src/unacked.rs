@@ -30,6 +30,9 @@ const ORDERED_RETURNS: u32 = SERVER_LIMIT / 2;
 /// Number of messages of an ordered queue up to which more are taken while all wait for their groups.
 const MOST_STUCK: usize = 4096;
 
+/// The same for the size of their bodies in bytes, which no prefetch of RabbitMQ bounds: 64 MiB.
+const MOST_STUCK_BYTES: usize = 64 << 20;
+
 /// Delays after failed attempts to settle a message that is not handed out.
 const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
@@ -391,7 +394,8 @@ impl Unacked {
     /// Returns `true` if as many messages as the server sends ahead are here, from the tag `from` on, and none of the window can
     /// be handed out.
     pub(super) fn is_stuck(&self, from: u64, window: usize) -> bool {
-        self.ready.is_empty() && self.len() < MOST_STUCK && self.len_from(from) >= window
+        let bytes = || self.entries.values().map(|entry| entry.mail.message.body.len()).sum::<usize>();
+        self.ready.is_empty() && self.len() < MOST_STUCK && self.len_from(from) >= window && bytes() < MOST_STUCK_BYTES
     }
 
     /// Returns the number of all messages.

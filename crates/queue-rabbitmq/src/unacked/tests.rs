@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use lapin::BasicProperties;
@@ -269,6 +270,19 @@ fn a_window_is_stuck_when_it_is_full_of_messages_that_wait_for_their_group() {
     unacked.settle(&receipts[0], now).unwrap();
     unacked.gone(key(1));
     assert!(!unacked.is_stuck(from, 3));
+}
+
+#[test]
+fn a_window_takes_no_more_once_its_bodies_are_large() {
+    let (mut unacked, now) = window(true, &["a-1"]);
+    take(&mut unacked, now);
+    let mut large = mail(2, "a-2", 0);
+    let mut message = (*large.message).clone();
+    message.body = vec![0; MOST_STUCK_BYTES].into();
+    large.message = Arc::new(message);
+    assert!(unacked.is_stuck(0, 1));
+    unacked.delivered(large, None, now);
+    assert!(!unacked.is_stuck(0, 2));
 }
 
 #[test]
