@@ -202,6 +202,7 @@ const CODE: &str =
 const CONFIG: &str = "a guest could grant itself anything for the next start";
 const HEALTH: &str = "a guest could forge the health of every consumer, pause it, and cancel its messages";
 const QUEUE: &str = "a guest could read, change and remove every message";
+const TRUST: &str = "hostler trusts what is written there, and guests could write it";
 
 /// Lists all files and folders that hostler reads and trusts. `variable` looks up an environment variable. `file` is the path of
 /// the config.
@@ -215,6 +216,8 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
     all.extend(configs(file).into_iter().map(|file| Protected::new("--config", file, CONFIG)));
     all.extend(queue_files(config));
+    let trusted = driver(config).trusted_files(config).into_iter();
+    all.extend(trusted.map(|(key, path)| Protected::new(key, path, TRUST)));
     // With `credential_process`, these files can make the SDK run a program. Therefore, guests must not write to them.
     all.extend(
         aws_files(config, &variable)
@@ -222,7 +225,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     );
     all.extend(TRUSTED.iter().filter_map(|name| {
         let path = variable(name).filter(|path| path != Path::new(""))?;
-        Some(Protected::new(*name, path, "hostler trusts what is written there, and guests could write it"))
+        Some(Protected::new(*name, path, TRUST))
     }));
     all.extend(std::env::current_exe().ok().map(|path| Protected::new("hostler's own program", path, CODE)));
     all.extend(code(config));
@@ -343,6 +346,20 @@ mod tests {
         assert_eq!(found("queue.embedded.path"), queue);
         assert_eq!(found("SSL_CERT_FILE"), [Path::new("/trust/roots.pem")]);
         assert!(found("SSL_CERT_DIR").is_empty());
+    }
+
+    #[cfg(feature = "rabbitmq")]
+    #[test]
+    fn files_that_say_which_rabbitmq_to_trust_are_protected() {
+        let files = |more: &str| {
+            let text = "queue.driver = 'rabbitmq'\n[queue.rabbitmq]\nca = '/r/ca.pem'\nclient_cert = '/r/me.pem'\n";
+            let all = found(&format!("{text}{more}"), None, Path::new("/nonexistent"));
+            ["url_file", "ca", "client_cert"].map(|key| of_key(&all, &format!("queue.rabbitmq.{key}")))
+        };
+        let [address, ca, own] = ["/r/url", "/r/ca.pem", "/r/me.pem"].map(|path| vec![PathBuf::from(path)]);
+        assert_eq!(files("url_file = '/r/url'"), [address, ca.clone(), own.clone()]);
+        let unused = files("url_file = '/r/url'\nurl = 'amqp://localhost'");
+        assert_eq!(unused, [Vec::new(), ca, own], "the file of an address is not read beside an address");
     }
 
     #[test]

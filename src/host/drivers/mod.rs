@@ -65,6 +65,12 @@ pub trait QueueDriver: Send + Sync + 'static {
         None
     }
 
+    /// Returns the files that say which server to use and whom to trust, each with its config key. Guests may not write to them.
+    fn trusted_files<'a>(&self, config: &'a Config) -> Vec<(&'static str, &'a Path)> {
+        let _ = config;
+        Vec::new()
+    }
+
     /// Returns true if opening a queue or sending a message creates missing resources.
     fn makes_what_is_missing(&self, config: &Config) -> bool {
         let _ = config;

@@ -35,6 +35,18 @@ impl QueueDriver for RabbitMq {
         "RabbitMQ"
     }
 
+    fn trusted_files<'a>(&self, config: &'a Config) -> Vec<(&'static str, &'a Path)> {
+        let rabbitmq = &config.queue.rabbitmq;
+        // With `url`, the file of the address is not read.
+        let url_file = rabbitmq.url_file.as_deref().filter(|_| rabbitmq.url.is_none());
+        let files = [
+            ("queue.rabbitmq.url_file", url_file),
+            ("queue.rabbitmq.ca", rabbitmq.ca.as_deref()),
+            ("queue.rabbitmq.client_cert", rabbitmq.client_cert.as_deref()),
+        ];
+        files.into_iter().filter_map(|(key, file)| Some((key, file?))).collect()
+    }
+
     fn makes_what_is_missing(&self, config: &Config) -> bool {
         config.queue.rabbitmq.provision == Provision::Auto
     }
