@@ -54,18 +54,15 @@ struct Others {
 /// these, or the service does not tell whether it is.
 async fn others(broker: &dyn Provisioner, config: &Config, channel: &Channel) -> Result<Option<Others>, QueueError> {
     let Some(exchange) = channel.exchange() else { return Ok(None) };
-    let queues = BTreeSet::from([channel.alone(), owner(channel)]);
+    let mut queues = vec![channel.alone(), owner(channel)];
+    queues.dedup();
     let mut names: BTreeSet<String> = queues.iter().flat_map(|queue| configured(config, queue)).collect();
     if names.contains(exchange) {
         return Ok(None);
     }
-    let mut are_complete = true;
-    for queue in &queues {
-        match broker.exchanges_feeding(queue).await? {
-            Some(found) => names.extend(found),
-            None => are_complete = false,
-        }
-    }
+    let found = broker.exchanges_feeding(&queues).await?;
+    let are_complete = found.is_some();
+    names.extend(found.into_iter().flatten());
     let is_accepted = names.contains(exchange) || !are_complete && may_exist(broker, channel).await?;
     Ok((!is_accepted).then_some(Others { names, are_complete }))
 }

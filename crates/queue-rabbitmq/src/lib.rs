@@ -342,19 +342,23 @@ impl Admin for RabbitBroker {
     }
 
     /// Lists the exchanges that a queue is bound to, by the management API. AMQP does not list bindings.
-    async fn exchanges_feeding(&self, channel: &Channel) -> Result<Option<Vec<String>>, QueueError> {
+    async fn exchanges_feeding(&self, channels: &[Channel]) -> Result<Option<Vec<String>>, QueueError> {
         let Some(management) = &self.0.management else { return Ok(None) };
-        match management.exchanges_of(&self.0.names.full(channel.queue())).await {
-            Ok(bound) => {
-                let channels = bound.iter().filter_map(|exchange| self.0.names.channel(exchange));
-                Ok(Some(channels.map(|exchange| exchange.queue().to_owned()).collect()))
+        let mut exchanges = Vec::new();
+        for channel in channels {
+            match management.exchanges_of(&self.0.names.full(channel.queue())).await {
+                Ok(bound) => {
+                    let found = bound.iter().filter_map(|exchange| self.0.names.channel(exchange));
+                    exchanges.extend(found.map(|exchange| exchange.queue().to_owned()));
+                }
+                Err(QueueError::Refused(error)) => {
+                    tracing::debug!(error, "bindings are not listed");
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
             }
-            Err(QueueError::Refused(error)) => {
-                tracing::debug!(error, "bindings are not listed");
-                Ok(None)
-            }
-            Err(error) => Err(error),
         }
+        Ok(Some(exchanges))
     }
 
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {

@@ -12,6 +12,7 @@ use super::depth::{name_of, queue_urls};
 use super::fault::{Fault, is_denial};
 use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{Listing, ManagedQueue, ManagedTopic, QueueError, Unread, tag};
+use hostler_types::channel::Channel;
 
 /// Lists every queue that hostler owns. Makes two calls for each queue that hostler owns, and one call for every other
 /// queue under our prefix.
@@ -120,10 +121,11 @@ pub(super) async fn subscribed(service: &Service) -> Result<BTreeSet<String>, Qu
     Ok(queues)
 }
 
-/// Lists the exchanges whose topics are subscribed by a queue, standard or FIFO. `None`: hostler has no permission to list
-/// subscriptions.
-pub(super) async fn feeding(service: &Service, queue: &str) -> Result<Option<Vec<String>>, QueueError> {
-    let queues = [false, true].map(|ordered| service.names.on_aws(queue, ordered));
+/// Lists the exchanges whose topics are subscribed by the queue of any of these channels, standard or FIFO. `None`: hostler has
+/// no permission to list subscriptions. Lists all subscriptions once, however many channels there are.
+pub(super) async fn feeding(service: &Service, channels: &[Channel]) -> Result<Option<Vec<String>>, QueueError> {
+    let on_aws = |channel: &Channel| [false, true].map(|ordered| service.names.on_aws(channel.queue(), ordered));
+    let queues: Vec<_> = channels.iter().flat_map(on_aws).collect();
     let mut pages = service.clients.sns.list_subscriptions().into_paginator().items().send();
     let mut exchanges = Vec::new();
     while let Some(subscription) = pages.next().await {
@@ -157,5 +159,20 @@ where
     match Fault::of(action, &error) {
         Fault::Missing(_) => Ok(None),
         fault => Err(unread(QueueError::from(fault).to_string(), false)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scripted::Service as Scripted;
+    use super::*;
+
+    #[tokio::test]
+    async fn subscriptions_are_listed_once_for_all_queues() {
+        let scripted = Scripted::answering(400);
+        let service = scripted.behind().await;
+        let channels = ["jobs", "jobs-dlq"].map(|channel| channel.parse().unwrap());
+        assert!(feeding(&service, &channels).await.is_err());
+        assert_eq!(scripted.calls().len(), 1, "the list is long in an account with many topics");
     }
 }

@@ -241,8 +241,8 @@ impl Admin for SqsBroker {
         Ok(depths.into_iter().map(|depth| depth.map_err(|error| self.located(error))).collect())
     }
 
-    async fn exchanges_feeding(&self, channel: &Channel) -> Result<Option<Vec<String>>, QueueError> {
-        inventory::feeding(&self.0, channel.queue()).await.map_err(|error| self.located(error))
+    async fn exchanges_feeding(&self, channels: &[Channel]) -> Result<Option<Vec<String>>, QueueError> {
+        inventory::feeding(&self.0, channels).await.map_err(|error| self.located(error))
     }
 
     async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {

@@ -84,13 +84,14 @@ pub trait Admin: Broker {
         Ok(None)
     }
 
-    /// Lists the exchanges that send messages to the queue of a channel. `None`: the service cannot list them, or the user
-    /// has no permission to list them.
+    /// Lists the exchanges that send messages to the queue of any of these channels. `None`: the service cannot list them, or
+    /// the user has no permission to list them.
     ///
     /// # Errors
     /// [`QueueError`] if the service cannot be reached or refuses the request.
-    async fn exchanges_feeding(&self, channel: &Channel) -> Result<Option<Vec<String>>, QueueError> {
-        let exchange = |one: &Channel| one.exchange().filter(|_| one.queue() == channel.queue()).map(str::to_owned);
+    async fn exchanges_feeding(&self, channels: &[Channel]) -> Result<Option<Vec<String>>, QueueError> {
+        let is_fed = |one: &Channel| channels.iter().any(|channel| channel.queue() == one.queue());
+        let exchange = |one: &Channel| one.exchange().filter(|_| is_fed(one)).map(str::to_owned);
         Ok(self.destinations().await?.map(|stored| stored.iter().filter_map(exchange).collect()))
     }
 
