@@ -146,22 +146,22 @@ pub(super) fn dead_letters(channel: &Channel) -> Result<Channel> {
 fn list(args: &LsArgs) -> Result {
     let at = dead_letters(&args.channel)?;
     let wanted = Look { at: at.clone(), conditions: args.picked.conditions(), max: args.max, began: SystemTime::now() };
-    let (found, looked) = find(&args.config, &args.channel, wanted, false)?;
+    let (found, looked, service) = find(&args.config, &args.channel, wanted, false)?;
     match args.json {
         true => print(pretty_json(&found)?),
         false if found.is_empty() => print(format_args!("no dead letters in {at}")),
         false => print(dead_letter::table(&found)),
     }
-    args.picked.looked(found.len() as u64, args.max, &looked, &at)
+    args.picked.looked(found.len() as u64, args.max, &looked, &at, service)
 }
 
 fn show(args: &ShowArgs) -> Result {
     let at = dead_letters(&args.channel)?;
     let picked = Picked::of_id(&args.id);
     let wanted = Look { at: at.clone(), conditions: picked.conditions(), max: 1, began: SystemTime::now() };
-    let (mut found, looked) = find(&args.config, &args.channel, wanted, true)?;
+    let (mut found, looked, service) = find(&args.config, &args.channel, wanted, true)?;
     let found = found.pop().ok_or_else(|| {
-        if let Some(failure) = picked.unseen(0, &looked, &at) {
+        if let Some(failure) = picked.unseen(0, &looked, &at, service) {
             return failure;
         }
         let text = format!("{at} shows no message {}: `hostler dlq ls {}` lists what it shows", args.id, args.channel);
@@ -176,9 +176,14 @@ fn show(args: &ShowArgs) -> Result {
     Ok(Exit::Ok)
 }
 
-/// Returns the matching dead letters, and a report on messages that could not be inspected. `channel` is the channel that the
-/// user named. If `whole` is set, each dead letter includes its attributes and body.
-fn find(config: &ConfigArg, channel: &Channel, wanted: Look, whole: bool) -> Result<(Vec<DeadLetter>, Looked)> {
+/// Returns the matching dead letters, a report on messages that could not be inspected, and the name of the queue service.
+/// `channel` is the channel that the user named. If `whole` is set, each dead letter includes its attributes and body.
+fn find(
+    config: &ConfigArg,
+    channel: &Channel,
+    wanted: Look,
+    whole: bool,
+) -> Result<(Vec<DeadLetter>, Looked, &'static str)> {
     let config = config.load()?.config;
     let stop = stop_on_signal()?;
     let now = wanted.began;
@@ -189,7 +194,8 @@ fn find(config: &ConfigArg, channel: &Channel, wanted: Look, whole: bool) -> Res
     block_on(async {
         let broker = super::connect_to_look(&config).await?;
         check_source(&*broker, &config, channel, &wanted.at).await?;
-        found(&*broker, wanted, &stop, show).await
+        let (found, looked) = found(&*broker, wanted, &stop, show).await?;
+        Ok((found, looked, host::driver(&config).title()))
     })
 }
 

@@ -52,13 +52,13 @@ pub(super) fn run(args: &Args) -> Result {
     telemetry::show_warnings();
     let at = if args.dead_letters { dead_letters(&args.channel)? } else { args.channel.clone() };
     let config = args.config.load()?.config;
+    let driver = host::driver(&config);
     let stop = stop_on_signal()?;
     let began = SystemTime::now();
     let wanted = Look { at: at.clone(), conditions: args.picked.conditions(), max: args.max, began };
     let (messages, looked) = block_on(async {
         let broker = super::connect_to_look(&config).await?;
         check_source(&*broker, &config, &args.channel, &at).await?;
-        let driver = host::driver(&config);
         if driver.receives_to_look() {
             say(format_args!(
                 "hostler: note: {} counts an attempt on each message that is looked at, and hides it from consumers meanwhile",
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result {
         false if shown.is_empty() => print(format_args!("no messages in {at}")),
         false => print(shown.iter().map(Shown::page).collect::<Vec<_>>().join("\n\n")),
     }
-    args.picked.looked(shown.len() as u64, args.max, &looked, &at)
+    args.picked.looked(shown.len() as u64, args.max, &looked, &at, driver.title())
 }
 
 /// Loads the bodies that are stored in S3. If a body cannot be loaded, prints the reason, and returns the message without its

@@ -70,13 +70,14 @@ impl Picked {
     }
 
     /// Returns a failure if the ids or filters may have missed messages in the channel `at` during a peek. Used instead
-    /// of [`Self::unmet`], because a peek at an ordered queue does not see all messages of a group.
-    pub(super) fn unseen(&self, met: u64, looked: &Looked, at: &Channel) -> Option<Failure> {
+    /// of [`Self::unmet`], because a peek at an ordered queue does not see all messages of a group. `service` is the name of the
+    /// queue service.
+    pub(super) fn unseen(&self, met: u64, looked: &Looked, at: &Channel, service: &str) -> Option<Failure> {
         let (ids, named) = (self.ids().0, self.ids().0.len() as u64);
         if looked.unseen == 0 || self.is_all() || named > 0 && met >= named {
             return None;
         }
-        let told = not_looked_at(looked, at);
+        let told = not_looked_at(looked, at, service);
         let text = match ids.first() {
             Some(id) if named == 1 => format!("the message {id} is not among those that {at} shows, and {told}"),
             Some(_) => format!("{at} shows {met} of the {named} messages that --id names, and {told}"),
@@ -87,13 +88,13 @@ impl Picked {
 
     /// Completes a peek that showed `met` messages (at most `max`). Prints a note if messages may have been left out. Fails if
     /// the ids or filters may match these messages.
-    pub(super) fn looked(&self, met: u64, max: u64, looked: &Looked, at: &Channel) -> Result {
+    pub(super) fn looked(&self, met: u64, max: u64, looked: &Looked, at: &Channel, service: &str) -> Result {
         if met == max {
             say(format_args!("hostler: note: {}; there may be more, see --max", shown(max)));
         } else if self.is_all() && looked.unseen > 0 {
-            say(format_args!("hostler: {}", not_looked_at(looked, at)));
+            say(format_args!("hostler: {}", not_looked_at(looked, at, service)));
         }
-        self.unseen(met, looked, at).map_or(Ok(Exit::Ok), Err)
+        self.unseen(met, looked, at, service).map_or(Ok(Exit::Ok), Err)
     }
 
     /// Returns the selected ids. Also returns the number of further conditions that a message must meet to be selected.
@@ -130,16 +131,16 @@ const UNSEEN: &str = "they are delayed, in flight, or behind a message of their 
 const NAMED: usize = 12;
 
 /// Describes the messages that a peek could not inspect.
-fn not_looked_at(Looked { unseen, unfinished, .. }: &Looked, at: &Channel) -> String {
+fn not_looked_at(Looked { unseen, unfinished, .. }: &Looked, at: &Channel, service: &str) -> String {
     let text = format!("{unseen} of the messages in {at} could not be inspected");
     if unfinished.is_empty() {
-        return format!("{text}: they are delayed or in flight");
+        return format!("{text}: {UNSEEN}");
     }
     let named: Vec<_> = unfinished.iter().take(NAMED).map(|group| format!("`{}`", on_one_line(group))).collect();
     let more = unfinished.len().saturating_sub(NAMED);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     format!(
-        "{text}: SQS shows no more than the first ten of a group, and there may be more in the groups {}{more}, or they are \
+        "{text}: {service} shows only the first messages of a group, and there may be more in the groups {}{more}, or they are \
          delayed or in flight",
         named.join(", ")
     )
@@ -147,7 +148,7 @@ fn not_looked_at(Looked { unseen, unfinished, .. }: &Looked, at: &Channel) -> St
 
 fn cure(looked: &Looked) -> &'static str {
     if looked.unfinished.is_empty() {
-        "try again once they are visible"
+        "try again once they are visible; of an ordered queue, requeue or drop those before them in their group"
     } else {
         "requeue or drop those before them in their group, and look again"
     }
@@ -199,13 +200,15 @@ mod tests {
             Looked { ended: Ended::Done, unseen, unfinished }
         };
         let said = |ids: &[&str], filter: &[&str], met, looked: &Looked| {
-            picked(ids, filter).unseen(met, looked, &at).map(|failure| failure.message)
+            picked(ids, filter).unseen(met, looked, &at, "RabbitMQ").map(|failure| failure.message)
         };
         let groups = said(&["7"], &[], 0, &looked(3, 14)).unwrap();
         assert!(groups.starts_with("the message 7 is not among those that orders-dlq shows, and 3 of"), "{groups}");
+        assert!(groups.contains("RabbitMQ shows only the first messages of a group, and there may be"), "{groups}");
         assert!(groups.contains("in the groups `g0`, `g1`, ") && groups.contains("`g11` and 2 more, or"), "{groups}");
         let flying = said(&[], &["older:1s"], 5, &looked(1, 0)).unwrap();
-        assert!(flying.contains("they are delayed or in flight, and the filter may match them"), "{flying}");
+        assert!(flying.contains("or behind a message of their group that stays, and the filter may match them"), "{flying}");
+        assert!(flying.contains("cure: try again") && flying.contains("drop those before them in their group"), "{flying}");
         for (ids, filter, met, unseen) in
             [(&["7"][..], &[][..], 1, 3), (&[], &[], 0, 3), (&["7"], &[], 0, 0), (&[], &["older:1s"], 0, 0)]
         {
