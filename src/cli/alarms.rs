@@ -24,7 +24,9 @@ Examples:
 
 Checks every queue under the config's prefix that carries hostler's tags, also those of other configs. A queue alarms \
     from its alarm_threshold on, else from alarms.threshold; a dead-letter queue from its first message, or its \
-    dead_letter_alarm_threshold. Exits with 1 if a queue alarms. With --every it goes on until SIGTERM, and reports alarms \
+    dead_letter_alarm_threshold. Visible and delayed messages and those in flight count; a note names those that the service \
+    does not report, as RabbitMQ does not. The embedded queue and RabbitMQ have no tags: the config's queues are checked, \
+    and all others that can be listed. Exits with 1 if a queue alarms. With --every it goes on until SIGTERM, and reports alarms \
     that are new, have doubled, are over, or are due for a reminder.";
 
 /// List queues that hold too many messages
@@ -73,8 +75,8 @@ pub(super) fn run(args: &Args) -> Result {
             None => once(args, &config, &*inventory, notifier.as_deref(), &stop).await,
             Some(every) => {
                 let schedule = Schedule { threshold: config.alarms.threshold, every, remind: args.remind };
-                alarms::poll_loop(&*inventory, schedule, notifier.as_deref(), &stop, &mut |step| show(args, &step))
-                    .await;
+                let mut show = |step: Step<'_>| show(args, &config, &step);
+                alarms::poll_loop(&*inventory, schedule, notifier.as_deref(), &stop, &mut show).await;
                 Ok(Exit::Ok)
             }
         }
@@ -92,6 +94,7 @@ async fn once(
         seen = alarms::look(inventory, config.alarms.threshold) => seen?,
         () = stop.cancelled() => return Ok(Exit::Failed),
     };
+    note_uncounted(config, &seen.uncounted);
     match (args.json, args.dry_run) {
         (true, _) => print(output::json(&for_programs(&seen))?),
         (false, false) => print(for_people(&seen)),
@@ -109,14 +112,23 @@ async fn once(
     Ok(if alarms { Exit::Failed } else { Exit::Ok })
 }
 
-fn show(args: &Args, step: &Step<'_>) {
+fn show(args: &Args, config: &Config, step: &Step<'_>) {
     match step {
+        Step::Uncounted(kinds) => note_uncounted(config, kinds),
         Step::Tells(notice) if args.json => print(in_json(&notice.document.to_string())),
         // The dry run prints the notice itself.
         Step::Tells(_) if args.dry_run => {}
         Step::Tells(notice) => print(notice.text()),
         Step::Untold(reason) => say(format_args!("hostler: not sent, will try again after the next check: {reason}")),
         Step::Failed(reason) => say(format_args!("hostler: {reason}")),
+    }
+}
+
+/// Prints a note about the kinds of messages that the service does not count, if there are any.
+fn note_uncounted(config: &Config, kinds: &[&str]) {
+    if !kinds.is_empty() {
+        let (service, kinds) = (host::driver(config).title(), kinds.join(" and "));
+        say(format_args!("hostler: note: {service} does not count {kinds}: they raise no alarm"));
     }
 }
 
@@ -172,7 +184,8 @@ mod tests {
             owner: None,
         };
         let unread = vec![Unread { name: "secret".into(), reason: "ListQueueTags is denied".into(), denied: true }];
-        let seen = Seen { levels: vec![level("orders", 12, true), level("mails", 3, false)], unread };
+        let levels = vec![level("orders", 12, true), level("mails", 3, false)];
+        let seen = Seen { levels, unread, uncounted: Vec::new() };
         let expected = "QUEUE   MESSAGES  THRESHOLD  CRITICAL  CONSUMER  OWNER\n\
                         orders        12         10       yes    orders      -\n\
                         not checked: secret: ListQueueTags is denied\n\

@@ -10,7 +10,12 @@ use crate::support::servers::unique;
 
 /// Without a consumer that runs, so messages stay.
 fn provisioned() -> World {
-    let world = world(RabbitMq::shared(), &WORK.replace("concurrency = 4", "tags = { alarm_threshold = 3 }"));
+    provisioned_with("tags = { alarm_threshold = 3 }")
+}
+
+/// Same as [`provisioned`], with these keys of the consumer.
+fn provisioned_with(keys: &str) -> World {
+    let world = world(RabbitMq::shared(), &WORK.replace("concurrency = 4", keys));
     world.provision();
     world
 }
@@ -42,6 +47,19 @@ fn peek_shows_messages_and_leaves_them() {
     let said = world.output(&["peek", "work", "--filter", "body~three", "--json"]);
     assert_eq!(field(&json(&said), "body"), ["three"]);
     visible(&world, "work", 3);
+}
+
+#[test]
+fn peek_says_that_messages_wait_behind_the_first_of_their_group() {
+    let world = provisioned_with("ordered = true");
+    for body in ["one", "two"] {
+        let said = world.output(&["send", "work", "--group", "a", "--body", body]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    let said = world.output(&["peek", "work", "--filter", "body~two"]);
+    assert_eq!((said.code, said.stdout.as_str()), (1, "no messages in work\n"), "{said:?}");
+    assert!(said.stderr.contains("or behind a message of their group that stays"), "{said:?}");
+    assert!(said.stderr.contains("drop those before them in their group") && !said.stderr.contains("SQS"), "{said:?}");
 }
 
 #[test]
@@ -114,7 +132,9 @@ fn queues_count_messages_and_name_what_is_missing() {
 fn alarms_tell_of_queues_beyond_their_thresholds() {
     let world = provisioned();
     world.send("work", ["x"; 2]);
-    assert_eq!(world.output(&["alarms"]).code, 0);
+    let said = world.output(&["alarms"]);
+    let note = "note: RabbitMQ does not count delayed messages and messages in flight: they raise no alarm";
+    assert!(said.code == 0 && said.stderr.contains(note), "{said:?}");
     world.send("work", ["x"]);
     let said = world.output(&["alarms", "--json"]);
     let report: Value = serde_json::from_str(&said.stdout).unwrap();

@@ -77,8 +77,8 @@ pub(super) async fn contents(service: &Service, url: &str) -> Result<Option<Mana
     };
     Ok(Some(ManagedQueue {
         visible: count(QueueAttributeName::ApproximateNumberOfMessages)?,
-        delayed: count(QueueAttributeName::ApproximateNumberOfMessagesDelayed)?,
-        in_flight: count(QueueAttributeName::ApproximateNumberOfMessagesNotVisible)?,
+        delayed: Some(count(QueueAttributeName::ApproximateNumberOfMessagesDelayed)?),
+        in_flight: Some(count(QueueAttributeName::ApproximateNumberOfMessagesNotVisible)?),
         created: number(QueueAttributeName::CreatedTimestamp)
             .map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)),
         ..ManagedQueue::default()

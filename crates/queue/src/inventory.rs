@@ -47,18 +47,19 @@ pub struct ManagedQueue {
     pub tags: BTreeMap<String, String>,
     /// Number of messages that are ready to be received.
     pub visible: u64,
-    /// Number of messages that were sent or released with a delay that has not yet passed.
-    pub delayed: u64,
-    /// Number of leased messages.
-    pub in_flight: u64,
+    /// Number of messages that were sent or released with a delay that has not yet passed. `None`: the service does not
+    /// report it.
+    pub delayed: Option<u64>,
+    /// Number of leased messages. `None`: the service does not report it.
+    pub in_flight: Option<u64>,
     /// Creation time. `None`: the service does not report the creation time.
     pub created: Option<SystemTime>,
 }
 
 impl ManagedQueue {
-    /// Returns the number of all messages in the queue.
+    /// Returns the number of all messages in the queue that the service reports.
     pub fn messages(&self) -> u64 {
-        self.visible.saturating_add(self.delayed).saturating_add(self.in_flight)
+        [self.delayed, self.in_flight].into_iter().flatten().fold(self.visible, u64::saturating_add)
     }
 
     /// Returns the name of the queue that this dead-letter queue belongs to. `None`: this queue is not a dead-letter

@@ -43,8 +43,8 @@ impl Inventory for Untagged {
                 queue: queue.to_owned(),
                 tags,
                 visible: depth.visible,
-                delayed: depth.delayed.unwrap_or_default(),
-                in_flight: depth.in_flight.unwrap_or_default(),
+                delayed: depth.delayed,
+                in_flight: depth.in_flight,
                 created: None,
             }
         });

@@ -12,7 +12,7 @@ const DEAD_LETTER_THRESHOLD: u64 = 1;
 pub struct Level {
     /// Name of the queue, as the service knows it.
     pub queue: String,
-    /// Number of messages: visible, delayed and in flight.
+    /// Number of messages: visible, delayed and in flight. Does not include [`uncounted`] messages.
     pub messages: u64,
     /// Message count at which the alarm begins; at least 1.
     pub threshold: u64,
@@ -39,6 +39,16 @@ pub fn levels(queues: &[ManagedQueue], threshold: u64) -> Vec<Level> {
     let mut levels: Vec<_> = queues.iter().map(|queue| level(queue, threshold)).collect();
     levels.sort_by(|one, other| (!one.critical, &one.queue).cmp(&(!other.critical, &other.queue)));
     levels
+}
+
+/// Returns the kinds of messages that the service does not count in some queue. These messages raise no alarm.
+pub(super) fn uncounted(queues: &[ManagedQueue]) -> Vec<&'static str> {
+    let is_missing = |count: fn(&ManagedQueue) -> Option<u64>| queues.iter().any(|queue| count(queue).is_none());
+    let kinds = [
+        ("delayed messages", is_missing(|queue| queue.delayed)),
+        ("messages in flight", is_missing(|queue| queue.in_flight)),
+    ];
+    kinds.into_iter().filter(|(_, is_missing)| *is_missing).map(|(kind, _)| kind).collect()
 }
 
 fn level(queue: &ManagedQueue, threshold: u64) -> Level {
@@ -79,10 +89,20 @@ mod tests {
     fn a_queue_alarms_from_its_threshold_on() {
         let tags = [(tag::ALARM_THRESHOLD, "50"), (tag::OWNER, "shop"), (tag::CONSUMER, "orders")];
         assert!(!one(queue("orders", 49, &tags)).alarms());
-        let level = one(ManagedQueue { delayed: 20, in_flight: 10, ..queue("orders", 20, &tags) });
+        let level = one(ManagedQueue { delayed: Some(20), in_flight: Some(10), ..queue("orders", 20, &tags) });
         assert!(level.alarms() && !level.critical && !level.dead_letter);
         assert_eq!((level.messages, level.threshold, level.queue.as_str()), (50, 50, "prod-orders"));
         assert_eq!((level.owner.as_deref(), level.consumer.as_deref()), (Some("shop"), Some("orders")));
+    }
+
+    #[test]
+    fn messages_that_the_service_does_not_count_are_named() {
+        let [counted, some, none] = [(Some(0), Some(0)), (None, Some(1)), (None, None)]
+            .map(|(delayed, in_flight)| ManagedQueue { delayed, in_flight, ..queue("orders", 5, &[]) });
+        assert_eq!([one(some.clone()).messages, one(none.clone()).messages], [6, 5]);
+        assert!(uncounted(&[counted.clone(), counted.clone()]).is_empty());
+        assert_eq!(uncounted(&[counted.clone(), some]), ["delayed messages"]);
+        assert_eq!(uncounted(&[none, counted]), ["delayed messages", "messages in flight"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::level::{Level, levels};
+use super::level::{Level, levels, uncounted};
 use super::report::notice;
 use super::watch::{Look, Watch};
 use crate::delivery::{Notifier, deliver};
@@ -34,6 +34,8 @@ pub struct Seen {
     pub levels: Vec<Level>,
     /// Queues that could not be read.
     pub unread: Vec<Unread>,
+    /// Kinds of messages that the service does not count in some queue, for people.
+    pub uncounted: Vec<&'static str>,
 }
 
 /// An event of the poll loop.
@@ -45,6 +47,8 @@ pub enum Step<'a> {
     Untold(&'a str),
     /// The poll failed, for this reason.
     Failed(&'a str),
+    /// The service does not count these kinds of messages. Reported when the kinds change.
+    Uncounted(&'a [&'static str]),
 }
 
 /// Polls the queues once. `threshold`: threshold of queues that have none in their tags.
@@ -63,7 +67,8 @@ pub async fn look(inventory: &dyn Inventory, threshold: u64) -> Result<Seen, Que
             QueueError::Unavailable(text)
         });
     }
-    Ok(Seen { levels: levels(&listing.found, threshold), unread: listing.unread })
+    let uncounted = uncounted(&listing.found);
+    Ok(Seen { levels: levels(&listing.found, threshold), unread: listing.unread, uncounted })
 }
 
 /// Polls the queues until `stop` is cancelled. If there are changes, delivers a notice about them through the notifier.
@@ -76,13 +81,20 @@ pub async fn poll_loop(
     step: &mut (dyn FnMut(Step<'_>) + Send),
 ) {
     let (begun, mut watch) = (Instant::now(), Watch::new(schedule.remind));
+    let mut uncounted = Vec::new();
     loop {
         let seen = tokio::select! {
             seen = look(inventory, schedule.threshold) => seen.map_err(|error| error.to_string()),
             () = stop.cancelled() => return,
         };
         let result = match &seen {
-            Ok(seen) => Look::Seen(&seen.levels, &seen.unread),
+            Ok(seen) => {
+                if seen.uncounted != uncounted {
+                    uncounted.clone_from(&seen.uncounted);
+                    step(Step::Uncounted(&uncounted));
+                }
+                Look::Seen(&seen.levels, &seen.unread)
+            }
             Err(error) => {
                 step(Step::Failed(error));
                 Look::Failed(error)
@@ -196,6 +208,7 @@ mod tests {
             Step::Tells(_) => {}
             Step::Untold(_) => untold += 1,
             Step::Failed(_) => failed += 1,
+            Step::Uncounted(_) => {}
         };
         poll_loop(&script, schedule, Some(&ear), &stop, &mut step).await;
         (ear.0.into_inner().unwrap().0, untold, failed)
