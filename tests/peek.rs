@@ -412,7 +412,7 @@ fn on_sqs(kind: Kind) {
 
     let said = world.output(&["peek", "jobs", "--max", "100", "--json"]);
     assert!(
-        said.code == 0 && said.stderr.contains("SQS counts an attempt on each message that is looked at"),
+        said.code == 0 && said.stderr.contains("hidden from consumers meanwhile: SQS counts an attempt on each"),
         "{said:?}"
     );
     let shown: Vec<Value> = serde_json::from_str(&said.stdout).unwrap();
@@ -423,7 +423,7 @@ fn on_sqs(kind: Kind) {
     let said = world.output(&["receive", "jobs", "--json", "--max", "100"]);
     assert_eq!((said.code, lines(&said.stdout).len()), (0, 15), "{said:?}");
     assert!(lines(&said.stdout).iter().all(|one| one["attempt"] == 2), "the look counted: {said:?}");
-    let told = "15 messages given back to jobs; SQS has counted an attempt on each; --ack removes what is printed";
+    let told = "15 messages given back to jobs; SQS counts an attempt on each; --ack removes what is printed";
     assert!(said.stderr.contains(told), "{said:?}");
     back(15);
     let (mut reader, writer) = std::io::pipe().unwrap();

@@ -47,9 +47,9 @@ Examples:
   hostler dlq ls orders --filter \"reason~timed out\" --max 500 --json
 
 Consumes nothing. The embedded queue is only read. SQS and RabbitMQ show a message only to a receiver: each is \
-    received and released at the end, which counts as a receive and hides the message from others meanwhile; an \
-    ordered queue shows the first ten (SQS) or the first (RabbitMQ) of each group. Exits with 1 if a message that \
-    could not be inspected may match --id or --filter.";
+    received and released at the end, and hidden from others meanwhile. On SQS, this counts as a receive, and on RabbitMQ \
+    before 4.3 as a delivery. An ordered queue shows the first ten (SQS) or the first (RabbitMQ) of each group. Exits with \
+    1 if a message that could not be inspected may match --id or --filter.";
 
 /// List dead letters with their reasons, sources and attempts
 #[derive(Debug, clap::Args)]

@@ -23,9 +23,10 @@ Examples:
   hostler peek orders --dead-letters --json
 
 Prints bodies and attributes. The embedded queue is only read. SQS and RabbitMQ show a message only to a receiver: \
-    each is received and given back at the end, which counts as an attempt and hides the message from consumers \
-    meanwhile; an ordered queue shows the first ten (SQS) or the first (RabbitMQ) of each group. With --id or \
-    --filter, all messages are received; exits with 1 if one of those that could not be inspected may match.";
+    each is received, hidden from consumers, and given back at the end. On SQS, this counts as an attempt; on RabbitMQ \
+    before 4.3, from the fourth delivery on. An ordered queue shows the first ten (SQS) or the first (RabbitMQ) of each \
+    group. With --id or --filter, all messages are received; exits with 1 if one of those that could not be inspected may \
+    match.";
 
 /// Show messages without consuming them
 #[derive(Debug, clap::Args)]
@@ -59,10 +60,9 @@ pub(super) fn run(args: &Args) -> Result {
     let (messages, looked) = block_on(async {
         let broker = super::connect_to_look(&config).await?;
         check_source(&*broker, &config, &args.channel, &at).await?;
-        if driver.receives_to_look() {
+        if let Some(cost) = driver.cost_of_a_look() {
             say(format_args!(
-                "hostler: note: {} counts an attempt on each message that is looked at, and hides it from consumers meanwhile",
-                driver.title()
+                "hostler: note: messages are received to be shown, and hidden from consumers meanwhile: {cost}"
             ));
         }
         let (messages, looked) = found(&*broker, wanted, &stop, Message::clone).await?;

@@ -207,8 +207,14 @@ mod tests {
         assert!(groups.contains("RabbitMQ shows only the first messages of a group, and there may be"), "{groups}");
         assert!(groups.contains("in the groups `g0`, `g1`, ") && groups.contains("`g11` and 2 more, or"), "{groups}");
         let flying = said(&[], &["older:1s"], 5, &looked(1, 0)).unwrap();
-        assert!(flying.contains("or behind a message of their group that stays, and the filter may match them"), "{flying}");
-        assert!(flying.contains("cure: try again") && flying.contains("drop those before them in their group"), "{flying}");
+        assert!(
+            flying.contains("or behind a message of their group that stays, and the filter may match them"),
+            "{flying}"
+        );
+        assert!(
+            flying.contains("cure: try again") && flying.contains("drop those before them in their group"),
+            "{flying}"
+        );
         for (ids, filter, met, unseen) in
             [(&["7"][..], &[][..], 1, 3), (&[], &[], 0, 3), (&["7"], &[], 0, 0), (&[], &["older:1s"], 0, 0)]
         {

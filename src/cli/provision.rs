@@ -15,11 +15,12 @@ Examples:
   hostler provision
   hostler provision --permissions
 
-Prints a line per change: `+` created, `~` changed, `=` left as it is, with the reason. Covers queues, dead-letter \
-    queues, redrive, retention, KMS keys, topics, subscriptions and their filters, queue policies and tags. A second run \
-    changes nothing. Destinations of replies and of allow.send are created if missing. Policy statements and tags of \
-    others stay, and so does the retention of a consumed queue. A queue or topic that existed before and has no tag of \
-    hostler's is not tagged, so `alarms` and `clean` skip it.";
+Prints a line per change: `+` created, `~` changed, `=` left as it is, with the reason. Covers queues and dead-letter \
+    queues; on SQS redrive, retention, KMS keys, topics, subscriptions and their filters, queue policies and tags; on \
+    RabbitMQ exchanges, bindings and the queues for delays. A second run changes nothing. Destinations of replies and of \
+    allow.send are created if missing. On SQS, policy statements and tags of others stay, and so does the retention of a \
+    consumed queue. A queue or topic on SQS that existed before and has no tag of hostler's is not tagged, so `alarms` and \
+    `clean` skip it. RabbitMQ cannot change the arguments of a queue: such a queue is left, with the way out.";
 
 /// Create and update the queues that the config needs
 #[derive(Debug, clap::Args)]
@@ -54,10 +55,13 @@ fn permissions(config: &Config) -> Result {
     match host::driver(config).permissions(config) {
         Some(permissions) => print(permissions),
         None => {
+            let cure = if host::driver(config).uses_aws() {
+                "`hostler iam` prints the policy for AWS"
+            } else {
+                "leave it out; the user that runs hostler must be able to write to the files of the queue"
+            };
             let driver = config.queue.driver.word();
-            let text = format!(
-                "--permissions: the {driver} queue has no users with permissions\n  cure: `hostler iam` prints the policy for AWS"
-            );
+            let text = format!("--permissions: the {driver} queue has no users with permissions\n  cure: {cure}");
             return Err(Failure::new(Exit::Usage, text));
         }
     }

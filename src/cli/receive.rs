@@ -25,8 +25,8 @@ Examples:
   hostler receive thumbnails-done --ack --max 1 --wait 20s
 
 Prints a body per line, with control characters escaped and binary bodies in Base64; --json keeps every character. \
-    Without --ack, the messages go back to the queue at the end; on SQS and RabbitMQ each receive counts as an attempt. \
-    With --ack, a message is removed once it is written and, in a pipe, read. If the reader goes away, no message is lost; \
+    Without --ack, the messages go back to the queue at the end. On SQS, each receive counts as an attempt; on RabbitMQ \
+    before 4.3, from the fourth delivery on. With --ack, a message is removed once it is written and, in a pipe, read. If the reader goes away, no message is lost; \
     if the command is killed, some are repeated. --ack is refused if standard output is closed. Exits with 1 if no message \
     came, or if one could not be removed.";
 
@@ -117,11 +117,7 @@ fn tell(args: &Args, report: &ReceiveReport, driver: &dyn QueueDriver) {
     }
     if *given_back > 0 {
         let cure = if args.ack { "" } else { "; --ack removes what is printed" };
-        let cost = if driver.receives_to_look() {
-            format!("; {} has counted an attempt on each", driver.title())
-        } else {
-            String::new()
-        };
+        let cost = driver.cost_of_a_look().map(|cost| format!("; {cost}")).unwrap_or_default();
         say(format_args!("hostler: {} given back to {at}{cost}{cure}", counted(*given_back, "message")));
     }
 }

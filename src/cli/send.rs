@@ -61,7 +61,7 @@ pub(super) struct Args {
     /// The FIFO group, on an ordered channel. On SQS, also the group of a fair queue
     #[arg(long, value_name = "GROUP", allow_hyphen_values = true)]
     group: Option<String>,
-    /// Drop the message if one with this key was sent in the last 5 minutes
+    /// Drop the message if one with this key was sent in the last 5 minutes. Refused on RabbitMQ, which drops no duplicates
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with = "lines")]
     dedupe: Option<String>,
     #[command(flatten)]

@@ -60,7 +60,7 @@ pub async fn unsendable(
         Ok(missing) => missing,
         Err(QueueError::Refused(refusal)) => {
             let fault = format!("cannot check the destinations of its messages: {refusal}");
-            let cure = "`hostler iam` prints the policy that this config needs".to_owned();
+            let cure = driver(config).cure_of_a_denial().to_owned();
             return Ok(vec![Finding { fault, cure, fatal: false }]);
         }
         Err(error) => return Err(error),

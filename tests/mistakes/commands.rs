@@ -34,6 +34,7 @@ fn mistakes_on_the_command_line() {
     run("drop is not confirmed", &["dlq", "drop", "mails", "--filter", "older:1h"]);
     run("pause names no consumer", &["pause"]);
     run("pause names an unknown consumer", &["pause", "mial"]);
+    run("The queue has no permissions to print", &["provision", "--permissions"]);
     run("The account is not 12 digits", &["iam", "--account", "123"]);
     run("The shell is unknown", &["completions", "sh"]);
     run("alarms has no webhook", &["alarms", "--webhook"]);

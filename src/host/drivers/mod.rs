@@ -87,9 +87,10 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
-    /// Returns true if a peek receives the messages that it shows. Each such receive counts as a delivery attempt of the message.
-    fn receives_to_look(&self) -> bool {
-        false
+    /// Returns what the service counts for a message that a command receives and gives back, for people. `None`: it counts
+    /// nothing, or commands see messages without receiving them.
+    fn cost_of_a_look(&self) -> Option<&'static str> {
+        None
     }
 
     /// Returns the name of the service in texts for people.
@@ -117,6 +118,11 @@ pub trait QueueDriver: Send + Sync + 'static {
     fn permissions(&self, config: &Config) -> Option<String> {
         let _ = config;
         None
+    }
+
+    /// Returns advice for a user who lacks a permission.
+    fn cure_of_a_denial(&self) -> &'static str {
+        "give hostler's user the permission"
     }
 
     /// Returns advice that is appended to the error message of a refused receive call.
@@ -191,6 +197,14 @@ impl QueueDriver for Absent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_drivers_of_aws_cure_a_missing_permission_by_iam() {
+        for (word, driver) in DRIVERS {
+            let cure = driver.cure_of_a_denial();
+            assert_eq!(cure.contains("hostler iam"), driver.uses_aws(), "{word:?}: {cure}");
+        }
+    }
 
     /// Checks the drivers of a full build. A build without a driver's Cargo feature refuses the driver's name in the config.
     #[test]

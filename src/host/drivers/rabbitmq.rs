@@ -51,8 +51,8 @@ impl QueueDriver for RabbitMq {
         config.queue.rabbitmq.provision == Provision::Auto
     }
 
-    fn receives_to_look(&self) -> bool {
-        true
+    fn cost_of_a_look(&self) -> Option<&'static str> {
+        Some("RabbitMQ before 4.3 counts a delivery of each, and from the fourth on each delivery is an attempt")
     }
 
     fn permissions(&self, config: &Config) -> Option<String> {
@@ -69,6 +69,10 @@ impl QueueDriver for RabbitMq {
             shown("hostler run, peek, receive, dlq and requeue, with provision = \"check\"", needs.to_run()),
             shown("hostler provision, and hostler run with provision = \"auto\"", needs.to_provision())
         ))
+    }
+
+    fn cure_of_a_denial(&self) -> &'static str {
+        "`hostler provision --permissions` prints the permissions that this config needs"
     }
 
     fn cure_of_a_refusal(&self) -> &'static str {

@@ -41,8 +41,8 @@ impl QueueDriver for Sqs {
         true
     }
 
-    fn receives_to_look(&self) -> bool {
-        true
+    fn cost_of_a_look(&self) -> Option<&'static str> {
+        Some("SQS counts an attempt on each")
     }
 
     fn receives_to_wait(&self) -> bool {
@@ -55,6 +55,10 @@ impl QueueDriver for Sqs {
 
     fn uses_payload(&self) -> bool {
         true
+    }
+
+    fn cure_of_a_denial(&self) -> &'static str {
+        "`hostler iam` prints the policy that this config needs"
     }
 
     fn cure_of_a_refusal(&self) -> &'static str {
