@@ -39,7 +39,8 @@ pub(super) fn run(args: &Args) -> Result {
     let machine = Machine::measure();
     // Starts as many threads as `run` does, including the signal thread. `check` therefore detects a process limit that is
     // too low.
-    machine.try_threads(Threads::of(&machine, host::sets(&loaded.config.consumers)).least() + 1)?;
+    let of_driver = host::driver(&loaded.config).threads();
+    machine.try_threads(Threads::of(&machine, host::sets(&loaded.config.consumers)).least(of_driver) + 1)?;
     handler::compile_with(Threads::of(&machine, 1).compiling);
     // Checks every part even after a failure. One run then reports all problems.
     telemetry::show_warnings();

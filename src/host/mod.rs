@@ -113,7 +113,7 @@ pub fn run(file: Option<&Path>) -> Result {
     // Must run before any other thread starts, because new threads inherit the restrictions.
     let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config, &machine));
     let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
-    machine.try_threads(threads.least())?;
+    machine.try_threads(threads.least(driver(&loaded.config).threads()))?;
     let log = loaded.config.telemetry.log.unwrap_or_else(|| LogFormat::usual(std::io::stderr().is_terminal()));
     let mut logs = telemetry::start(match log {
         LogFormat::Json => telemetry::Form::Json,

@@ -46,6 +46,11 @@ impl QueueDriver for Embedded {
         ))
     }
 
+    fn threads(&self) -> usize {
+        // The writer.
+        1
+    }
+
     fn close(&self) {
         hostler_queue_embedded::close(CLOSING);
     }

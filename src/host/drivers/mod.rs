@@ -110,6 +110,11 @@ pub trait QueueDriver: Send + Sync + 'static {
         false
     }
 
+    /// Returns the number of threads that the driver starts in a host.
+    fn threads(&self) -> usize {
+        0
+    }
+
     /// Closes the files of all connections of this process. Called at the end of the process.
     fn close(&self) {}
 

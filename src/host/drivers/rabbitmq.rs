@@ -51,6 +51,11 @@ impl QueueDriver for RabbitMq {
         config.queue.rabbitmq.provision == Provision::Auto
     }
 
+    fn threads(&self) -> usize {
+        // The client library has a thread for each connection: one receives, and one publishes.
+        2
+    }
+
     fn cost_of_a_look(&self) -> Option<&'static str> {
         Some("RabbitMQ before 4.3 counts a delivery of each, and from the fourth on each delivery is an attempt")
     }

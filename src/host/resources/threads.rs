@@ -107,19 +107,19 @@ impl fmt::Display for TooFewProcesses {
     }
 }
 
-/// Number of threads of a host outside the pools: for log, health file, epoch, and writer of the queue. Does not include the
-/// signal thread.
-const OWN: usize = 4;
+/// Number of threads of a host outside the pools: for log, health file and epoch. Does not include the signal thread, nor those
+/// of the queue driver.
+const OWN: usize = 3;
 
 /// Number of threads that load handlers. These threads end before guests need file threads.
 const LOADING: usize = 2;
 
 impl Threads {
     /// Returns the number of threads that a host always starts. Does not include the signal thread. Counts one thread for all
-    /// pools of blocking calls together.
-    pub fn least(&self) -> usize {
+    /// pools of blocking calls together. `of_driver`: number of threads that the queue driver starts.
+    pub fn least(&self, of_driver: usize) -> usize {
         let compiling = if self.compiling > 1 { self.compiling } else { 0 };
-        OWN + LOADING + compiling + self.sets * (self.guests + self.background) + 1
+        OWN + of_driver + LOADING + compiling + self.sets * (self.guests + self.background) + 1
     }
 }
 
@@ -172,9 +172,10 @@ mod tests {
     fn what_is_started_at_least_stays_below_the_limit_of_processes() {
         for (pids, sets) in [30, 64, 1_000].into_iter().flat_map(|pids| [1, 3, 19].map(|sets| (pids, sets))) {
             let threads = Threads::of(&machine(256, Some(pids), 1024 * 1024), sets);
-            assert!(threads.least() as u64 <= pids, "{pids}: {threads:?}");
+            assert!(threads.least(2) as u64 <= pids, "{pids}: {threads:?}");
         }
-        assert_eq!(Threads::of(&machine(2, Some(12), 1024), 1).least(), 8, "ten processes are enough");
+        let least = |of_driver| Threads::of(&machine(2, Some(12), 1024), 1).least(of_driver);
+        assert_eq!([least(1), least(2)], [8, 9], "ten processes are enough");
     }
 
     #[test]
