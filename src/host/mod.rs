@@ -2,6 +2,7 @@
 
 mod assemble;
 mod connect;
+mod drain;
 mod drivers;
 mod ecs;
 mod grant_conflicts;
@@ -42,10 +43,11 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::{Exit, Failure, Result};
+use drain::{drain, report, until_stop};
 use ecs::Ecs;
 use hardening::Hardening;
 use health_reporter::{HealthReporter, LinkSlot, Watched};
@@ -64,11 +66,6 @@ use instrumentation::Instrumentation;
 use loading::Loading;
 use resources::{FilePlan, Machine, Threads};
 use signals::{HangUp, Signals};
-
-/// Length of the last part of `shutdown_grace`, which is reserved for settling. The part is shorter if this time
-/// exceeds a fifth of `shutdown_grace`. When the part begins, hostler stops the handlers that still run, and then
-/// settles their messages.
-const SETTLING: Duration = Duration::from_secs(2);
 
 /// Maximum time to wait for the export of the last spans at the end of the process. The wait ends earlier if `shutdown_grace`
 /// ends earlier.
@@ -92,11 +89,6 @@ pub fn outlive_size_limit() {
 /// a signal would end the process.
 pub fn exit_without_memory() {
     signals::exit_without_memory(Exit::Internal as u8);
-}
-
-/// Returns the time from the start of a drain until the host stops the handlers that still run.
-fn until_stop(grace: Duration) -> Duration {
-    grace - SETTLING.min(grace / 5)
 }
 
 /// Runs all consumers until a signal stops the host. `file` is the path of the config if the user named one.
@@ -466,50 +458,6 @@ impl Host {
     fn refusal(&self, refused: &str) -> Failure {
         let cure = driver(&self.config).cure_of_a_refusal();
         Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))
-    }
-}
-
-/// Drains the consumers. Shortly before the end of `shutdown_grace`, stops the handlers that still run, to leave time to release
-/// their messages. Returns the total counts and two flags. The first flag is true if all consumers ended within
-/// `shutdown_grace`. The second flag is true if a consumer panicked.
-async fn drain(running: &mut JoinSet<Summary>, phase: &watch::Sender<Phase>, grace: Duration) -> (Summary, bool, bool) {
-    let end = Instant::now() + grace;
-    let stop_at = Instant::now() + until_stop(grace);
-    let mut total = Summary::default();
-    let mut panicked = false;
-    phase.send_replace(Phase::Draining);
-    let all = async {
-        loop {
-            tokio::select! {
-                ended = running.join_next() => match ended {
-                    Some(ended) => panicked |= report(ended, &mut total),
-                    None => break,
-                },
-                () = sleep_until(stop_at), if *phase.borrow() < Phase::Deadline => {
-                    phase.send_replace(Phase::Deadline);
-                }
-            }
-        }
-    };
-    let in_time = timeout_at(end, all).await.is_ok();
-    (total, in_time, panicked)
-}
-
-/// Adds the counts of an ended consumer to the total. Returns true if the consumer panicked.
-fn report(ended: std::result::Result<Summary, tokio::task::JoinError>, total: &mut Summary) -> bool {
-    match ended {
-        Ok(summary) => {
-            total.processed += summary.processed;
-            total.failed += summary.failed;
-            total.late += summary.late;
-            total.abandoned += summary.abandoned;
-            total.refused = total.refused.take().or(summary.refused);
-            false
-        }
-        Err(error) => {
-            tracing::error!(%error, "a consumer failed: this is a bug in hostler, please report it");
-            true
-        }
     }
 }
 
