@@ -1,6 +1,9 @@
 //! The table of all keys, with their accepted values, defaults and meanings. The checks, the schema and the reference
 //! are derived from this table.
 
+mod lookup;
+mod rabbitmq;
+
 use std::time::Duration;
 
 use super::choice::{
@@ -8,6 +11,7 @@ use super::choice::{
 };
 use super::kind::Kind;
 use hostler_types::message::MAX_DELAY;
+pub(super) use lookup::{Node, child, joined, names};
 
 /// A key. A `*` in its path matches any name that the user chooses.
 pub(super) struct Key {
@@ -134,56 +138,14 @@ pub(super) static KEYS: &[Key] = &[
         "`true`: a small client of hostler's own makes receives, deletes and visibility changes, which takes a fraction of the CPU \
          time. `false`: the AWS SDK's generated client makes all calls.",
     ),
-    key(
-        "queue.rabbitmq.url",
-        Kind::AmqpUrl,
-        DefaultValue::Unset,
-        "Address of the RabbitMQ server, with the user, the password and the virtual host. It is a secret and never shown; set it \
-         by a variable, or use `url_file`.",
-    ),
-    key(
-        "queue.rabbitmq.url_file",
-        Kind::Path,
-        DefaultValue::Unset,
-        "File with the address, for example a secret of the container platform. Read at the start; unused if `url` is set.",
-    ),
-    key(
-        "queue.rabbitmq.ca",
-        Kind::Path,
-        DefaultValue::Unset,
-        "PEM file with certificates of authorities to trust, in addition to those of the system.",
-    ),
-    key(
-        "queue.rabbitmq.client_cert",
-        Kind::Path,
-        DefaultValue::Unset,
-        "PEM file with the client's certificate and its private key.",
-    ),
-    key(
-        "queue.rabbitmq.prefix",
-        Kind::Word { also: "_-", min: 0, max: 64 },
-        DefaultValue::Value(""),
-        "Prefix of every queue and exchange name.",
-    ),
-    key(
-        "queue.rabbitmq.provision",
-        Kind::Choice(Provision::WORDS),
-        DefaultValue::Value("check"),
-        "`check`: a missing queue is exit code 69 with the cure. `auto`: missing queues and exchanges are created.",
-    ),
-    key(
-        "queue.rabbitmq.management_url",
-        Kind::Url { example: "http://rabbit.example.com:15672" },
-        DefaultValue::Unset,
-        "Address of the management API, which lists queues and counts messages in flight; unset: neither is known. The user of `url` \
-         needs the tag `monitoring`.",
-    ),
-    key(
-        "queue.rabbitmq.heartbeat",
-        lasting(SECOND, Duration::from_secs(600)),
-        DefaultValue::Value("10s"),
-        "Interval of heartbeats. A connection without a sign of life for two intervals is lost, and its handlers are stopped.",
-    ),
+    rabbitmq::URL,
+    rabbitmq::URL_FILE,
+    rabbitmq::CA,
+    rabbitmq::CLIENT_CERT,
+    rabbitmq::PREFIX,
+    rabbitmq::PROVISION,
+    rabbitmq::MANAGEMENT_URL,
+    rabbitmq::HEARTBEAT,
     key(
         "payload.bucket",
         Kind::Word { also: ".-", min: 3, max: 63 },
@@ -487,49 +449,9 @@ pub(super) static KEYS: &[Key] = &[
     ),
 ];
 
-/// Kind of a name in a table.
-pub(super) enum Node {
-    Key(&'static Key),
-    /// A table. The field is its pattern, for example `consumers.*.retry`.
-    Table(String),
-    Unknown,
-}
-
-/// Looks up a name in a table. `table`: pattern of the table; empty for the root.
-pub(super) fn child(table: &str, name: &str) -> Node {
-    let literal = Some(name).filter(|name| !name.contains('.'));
-    for last in literal.into_iter().chain(["*"]) {
-        let pattern = joined(table, last);
-        if let Some(key) = KEYS.iter().find(|key| key.path == pattern) {
-            return Node::Key(key);
-        }
-        if KEYS.iter().any(|key| below(key.path, &pattern).is_some()) {
-            return Node::Table(pattern);
-        }
-    }
-    Node::Unknown
-}
-
-/// Returns the distinct names in a table. Contains `*` if the user chooses names in this table.
-pub(super) fn names(table: &str) -> Vec<&'static str> {
-    let mut names: Vec<_> = KEYS.iter().filter_map(|key| below(key.path, table)?.split('.').next()).collect();
-    names.dedup();
-    names
-}
-
-/// Returns the part of `path` below `table`. For example, `b.c` if the path is `a.b.c` and the table is `a`. `None`:
-/// the path is not below the table.
-pub(super) fn below<'a>(path: &'a str, table: &str) -> Option<&'a str> {
-    if table.is_empty() { Some(path) } else { path.strip_prefix(table)?.strip_prefix('.') }
-}
-
-/// Appends a name to the pattern of a table.
-pub(super) fn joined(table: &str, name: &str) -> String {
-    if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::lookup::below;
     use super::*;
 
     #[test]
@@ -548,20 +470,5 @@ mod tests {
                 assert!(key.path != other.path && below(other.path, key.path).is_none(), "{}", other.path);
             }
         }
-    }
-
-    #[test]
-    fn a_table_knows_its_names() {
-        assert_eq!(names(""), ["host", "queue", "payload", "consumers", "alarms", "telemetry", "dev"]);
-        assert_eq!(names("consumers"), ["*"]);
-        assert_eq!(names("queue")[..3], ["driver", "embedded", "sqs"], "each table once");
-    }
-
-    #[test]
-    fn a_dot_in_a_name_does_not_reach_below() {
-        assert!(matches!(child("queue", "sqs.region"), Node::Unknown));
-        assert!(matches!(child("queue.sqs", "region"), Node::Key(_)));
-        assert!(matches!(child("", "consumers"), Node::Table(table) if table == "consumers"));
-        assert!(matches!(child("consumers", "a.b"), Node::Table(table) if table == "consumers.*"));
     }
 }
