@@ -44,6 +44,9 @@ else:
 Function = TypeVar("Function", bound=Callable[..., Any])
 Attributes = Dict[str, Union[str, bytes]]
 
+# The types of a body, a reply or an attribute that are not text.
+_BINARY = (bytes, bytearray, memoryview)
+
 
 @dataclass(frozen=True)
 class Message:
@@ -207,7 +210,7 @@ def _checking(function: Function, accepts_none: bool = True) -> Function:
     @functools.wraps(function)
     def checked(*arguments: Any, **named: Any) -> Any:
         answer = function(*arguments, **named)
-        if isinstance(answer, (Ack, Retry, Delay, DeadLetter, str, bytes, bytearray, memoryview)) or answer is None and accepts_none:
+        if isinstance(answer, (Ack, Retry, Delay, DeadLetter, str, *_BINARY)) or answer is None and accepts_none:
             return answer
         returned = "None" if answer is None else type(answer).__name__
         wanted = "None, a str, bytes" if accepts_none else "a str, bytes"
@@ -258,7 +261,7 @@ def _attribute(value: Union[str, bytes]) -> Any:
 def _bytes(value: Union[str, bytes]) -> bytes:
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, (bytes, bytearray, memoryview)):
+    if isinstance(value, _BINARY):
         return bytes(value)
     raise TypeError(f"str or bytes is wanted here, not {type(value).__name__}")
 
