@@ -22,6 +22,12 @@ use hostler_types::digest::{hex, sha256};
 /// Size in bytes from which a binary counts as large. Compiling a large binary may take a second or more.
 const LARGE: usize = 2 << 20;
 
+/// First words of the log line about the start of a long compilation.
+pub const COMPILING: &str = "compiling a large handler";
+
+/// The log line about the end of a long compilation. Its first field is `handler`.
+pub const COMPILED: &str = "compiled";
+
 /// Format version of cache entries that contain code. Must be increased if hostler changes how it rewrites binaries
 /// before compilation, or which data it stores with the code. In entries of version 1 and later, bulk memory operations
 /// are split into pieces. Entries of version 3 also contain the initial memory of the sandbox.
@@ -61,11 +67,11 @@ fn compile_slowly(engine: &Engine, source: &Source, binary: &[u8]) -> Result<Bui
         Some(_) => "the next start takes the code from host.cache_dir",
         None => "`hostler compile` does it ahead of time, and host.cache_dir keeps the code for the next start",
     };
-    tracing::info!(target: PROGRESS, handler = %source, %size, hint, "compiling a large handler, which can take half a minute");
+    tracing::info!(target: PROGRESS, handler = %source, %size, hint, "{COMPILING}, which can take half a minute");
     let begun = Instant::now();
     let built = compile(engine, source, binary)?;
     let seconds = (begun.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-    tracing::info!(target: PROGRESS, handler = %source, seconds, "compiled");
+    tracing::info!(target: PROGRESS, handler = %source, seconds, "{COMPILED}");
     Ok(built)
 }
 

@@ -88,6 +88,7 @@ mod stubs;
 mod wasmcloud;
 
 pub use artifact::Kind;
+pub use build::{COMPILED, COMPILING};
 pub use capabilities::{Dir, Grants};
 pub use compiled::{CompileError, CpuBaseline, Recipe, compile};
 pub use composed::LongCopies;

@@ -16,13 +16,11 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use hostler_telemetry::Progress;
+use hostler_wasm::{COMPILED, COMPILING};
 
 /// Maximum time to wait for the end of a killed host. The wait is limited, because a process that hangs in the kernel
 /// does not end when it is killed.
 const END_WAIT: Duration = Duration::from_secs(5);
-
-/// First words of the lines in which `hostler check` reports the progress of a long compilation.
-const PROGRESS: [&str; 2] = ["hostler: compiling a large handler", "hostler: compiled handler="];
 
 /// Environment variables of a process.
 pub(super) type Environment = Vec<(OsString, OsString)>;
@@ -136,7 +134,7 @@ impl Job {
             |child| {
                 for line in child.stderr.take().into_iter().flat_map(|stderr| BufReader::new(stderr).split(b'\n')) {
                     let line = String::from_utf8_lossy(&line?).into_owned();
-                    if PROGRESS.iter().any(|words| line.starts_with(words)) {
+                    if is_progress(&line) {
                         progress(line);
                     } else {
                         told.extend([line.as_str(), "\n"]);
@@ -169,6 +167,12 @@ impl Job {
         self.state().group = None;
         status.map_err(|error| error.to_string())
     }
+}
+
+/// Returns true for a line in which `hostler check` reports the progress of a long compilation.
+fn is_progress(line: &str) -> bool {
+    let words = line.strip_prefix("hostler: ").unwrap_or_default();
+    words.starts_with(COMPILING) || words.strip_prefix(COMPILED).is_some_and(|rest| rest.starts_with(" handler="))
 }
 
 /// Returns the process group that a child leads, if its id is valid.
