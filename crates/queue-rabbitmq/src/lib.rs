@@ -21,6 +21,7 @@
 //! | `look` | queues for commands, which take what they ask for; `look/leases` has the leases | server |
 //! | `provision` | plans, findings | through `declare` |
 //! | `management` | what AMQP does not tell | the management API |
+//! | `wire` | messages out of AMQP's bytes, for the fuzz target | none |
 
 mod confirms;
 mod connection;
@@ -42,6 +43,7 @@ mod send;
 mod topology;
 mod unacked;
 mod uncounted;
+pub mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
