@@ -12,7 +12,7 @@ const DEAD_LETTER_THRESHOLD: u64 = 1;
 pub struct Level {
     /// Name of the queue, as the service knows it.
     pub queue: String,
-    /// Number of messages: visible, delayed and in flight. Does not include [`uncounted`] messages.
+    /// Number of messages: visible, delayed and in flight. Does not include messages that the service does not count.
     pub messages: u64,
     /// Message count at which the alarm begins; at least 1.
     pub threshold: u64,
