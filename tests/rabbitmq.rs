@@ -75,6 +75,22 @@ fn a_message_is_acked_or_escalates_to_the_dead_letter_queue() {
     assert_eq!(host.stop(), 0);
 }
 
+/// The client library would log a message that no queue is bound for, with its body.
+#[test]
+fn a_message_that_reaches_no_queue_is_not_logged_with_its_body() {
+    let (server, prefix) = (RabbitMq::shared(), unique("unlogged"));
+    let mut world = world(server, WORK);
+    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
+    let host = world.started();
+    server.ctl(&["delete_queue", &format!("{prefix}work-dlq")]);
+    world.send("work", ["x1"]);
+    let failed = host.wait_for(PATIENCE, |line| line["message"] == "settlement failed");
+    assert!(failed["error"].as_str().is_some_and(|error| error.contains("is missing")), "{failed}");
+    let is_told = |line: &Value| ["BasicReturnMessage", "returned us"].iter().any(|it| line.to_string().contains(it));
+    let told: Vec<_> = host.lines().into_iter().filter(is_told).collect();
+    assert!(told.is_empty(), "{told:?}");
+}
+
 #[test]
 fn a_drain_gives_back_what_has_not_started() {
     let world = world(RabbitMq::shared(), WORK);

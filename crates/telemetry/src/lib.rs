@@ -80,7 +80,10 @@ pub fn start(form: Form) -> Logs {
     let wanted = if wanted.is_empty() { "info".to_owned() } else { wanted };
     let (filter, wanted, fault) = match verbosity::filter(&wanted, None) {
         Ok(filter) => (filter, wanted, None),
-        Err(error) => (EnvFilter::new("info"), "info".to_owned(), Some(error)),
+        Err(error) => {
+            let info = verbosity::filter("info", None).unwrap_or_else(|_| EnvFilter::new("info"));
+            (info, "info".to_owned(), Some(error))
+        }
     };
     let (filter, handle) = reload::Layer::new(filter);
     let backlog = Backlog::default();

@@ -8,12 +8,16 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 /// `tracing` targets whose `debug` and `trace` levels log whole requests, including message bodies and signatures. They
 /// are limited to `info`, whatever the level of the log is. The limit does not apply to a target or module that
 /// `RUST_LOG` names.
-const TALKATIVE: [&str; 8] = ["aws", "h2", "hyper", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
+const TALKATIVE: [&str; 10] =
+    ["amq_protocol", "aws", "h2", "hyper", "lapin", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
 
-/// A `tracing` target whose warnings are suppressed, and the directive that suppresses them. The target would log each
-/// failed attempt, but hostler logs one line per failed export. If `RUST_LOG` names the target, its warnings are not
-/// suppressed.
-const RETOLD: (&str, &str) = ("opentelemetry", "opentelemetry=error");
+/// `tracing` targets whose warnings are suppressed, each with the directive that suppresses them. If `RUST_LOG` names
+/// the target, its warnings are not suppressed.
+/// - `opentelemetry` logs each failed attempt, but hostler logs one line per failed export.
+/// - `lapin::returned_messages` logs each message that no queue is bound for, with its whole body. The sender learns of
+///   it from the result.
+const RETOLD: [(&str, &str); 2] =
+    [("opentelemetry", "opentelemetry=error"), ("lapin::returned_messages", "lapin::returned_messages=error")];
 
 /// The level of the log: that of `RUST_LOG`, or a raised level.
 #[derive(Debug)]
@@ -68,10 +72,10 @@ pub(super) fn filter(wanted: &str, raised: Option<LevelFilter>) -> Result<EnvFil
         filter = filter.add_directive(level.into()).add_directive(own);
     }
     let filter = if filter.max_level_hint() > Some(LevelFilter::INFO) { quieted(filter, wanted) } else { filter };
-    match RETOLD {
-        (name, _) if wanted.contains(name) => Ok(filter),
-        (_, directive) => Ok(filter.add_directive(directive.parse()?)),
-    }
+    let unnamed = RETOLD.iter().filter(|(name, _)| !wanted.contains(name));
+    unnamed
+        .map(|(_, directive)| directive.parse())
+        .try_fold(filter, |filter, directive| Ok(filter.add_directive(directive?)))
 }
 
 fn level_of(wanted: &str) -> LevelFilter {
@@ -102,6 +106,8 @@ fn names(wanted: &str, target: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tracing_subscriber::layer::SubscriberExt as _;
+
     use super::*;
 
     #[test]
@@ -123,8 +129,33 @@ mod tests {
             assert!(has("trace") && has("hostler=trace"), "{text}");
             assert!(TALKATIVE.iter().all(|target| has(&format!("{target}=info"))), "{text}");
         }
-        assert_eq!(filter("info", None).unwrap().to_string(), "opentelemetry=error,info");
-        assert_eq!(filter("info,opentelemetry=debug", None).unwrap().to_string().matches("opentelemetry").count(), 1);
+        let text = filter("info", None).unwrap().to_string();
+        let mut directives: Vec<_> = text.split(',').collect();
+        directives.sort_unstable();
+        assert_eq!(directives, ["info", "lapin::returned_messages=error", "opentelemetry=error"]);
+        for (name, _) in RETOLD {
+            let named = filter(&format!("info,{name}=debug"), None).unwrap().to_string();
+            assert_eq!(named.matches(name).count(), 1, "{named}");
+        }
+    }
+
+    /// RabbitMQ returns messages that no queue is bound for, and its client logs them with their bodies.
+    #[test]
+    fn a_returned_message_is_not_logged() {
+        let is_logged = |wanted: &str, raised: Option<LevelFilter>| {
+            let subscriber = tracing_subscriber::registry().with(filter(wanted, raised).unwrap());
+            tracing::subscriber::with_default(subscriber, || {
+                let warned = tracing::enabled!(target: "lapin::returned_messages", tracing::Level::WARN);
+                let traced = tracing::enabled!(target: "lapin::channels", tracing::Level::TRACE);
+                assert!(tracing::enabled!(target: "lapin::channels", tracing::Level::ERROR), "{wanted}");
+                warned || traced
+            })
+        };
+        for wanted in ["info", "debug", "trace", "warn,hostler=debug"] {
+            assert!(!is_logged(wanted, None) && !is_logged(wanted, Some(LevelFilter::TRACE)), "{wanted}");
+        }
+        assert!(!is_logged("info,lapin=info", None), "a level for the whole client does not ask for bodies");
+        assert!(is_logged("info,lapin::returned_messages=warn", None));
     }
 
     #[test]
