@@ -6,7 +6,7 @@
 
 use hostler_queue::QueueError;
 use lapin::Confirmation;
-use lapin::message::Delivery;
+use lapin::message::{BasicReturnMessage, Delivery};
 
 use super::envelope::Parcel;
 use super::fault::queue_error;
@@ -45,33 +45,37 @@ impl Address {
 pub(super) enum Answer {
     /// The server has taken the message. Also contains a message of the same batch that the server has returned.
     Taken(Option<Address>),
-    /// The server could not store the message.
-    NotStored,
+    /// The server could not store the message. Contains a returned message as [`Self::Taken`] does.
+    NotStored(Option<Address>),
     /// There is no confirm.
     Failed(QueueError),
 }
 
 impl Answer {
     pub(super) fn of(confirmed: lapin::Result<Confirmation>) -> Self {
+        let address = |returned: Option<BasicReturnMessage>| returned.map(|it| Address::of_returned(&it.delivery));
         match confirmed {
-            Ok(Confirmation::Ack(returned)) => {
-                Self::Taken(returned.map(|returned| Address::of_returned(&returned.delivery)))
-            }
-            Ok(Confirmation::Nack(_)) => Self::NotStored,
+            Ok(Confirmation::Ack(returned)) => Self::Taken(address(returned)),
+            Ok(Confirmation::Nack(returned)) => Self::NotStored(address(returned)),
             Ok(Confirmation::NotRequested) => {
                 Self::Failed(QueueError::Unavailable("RabbitMQ did not confirm the message".to_owned()))
             }
             Err(error) => Self::Failed(queue_error("cannot publish", &error)),
         }
     }
+
+    /// Returns the message of the batch that came back with this answer.
+    fn returned(&self) -> Option<&Address> {
+        match self {
+            Self::Taken(returned) | Self::NotStored(returned) => returned.as_ref(),
+            Self::Failed(_) => None,
+        }
+    }
 }
 
 /// Returns the result of each message of a batch. `answers`: the answers to all messages, in the order of `batch`.
 pub(super) fn results(batch: &[Address], answers: Vec<Answer>) -> Vec<Result<Routed, QueueError>> {
-    let returned: Vec<_> = answers
-        .iter()
-        .filter_map(|answer| if let Answer::Taken(Some(returned)) = answer { Some(returned) } else { None })
-        .collect();
+    let returned: Vec<_> = answers.iter().filter_map(Answer::returned).collect();
     let is_strange = returned.iter().any(|returned| !batch.contains(returned));
     let is_returned: Vec<_> = batch.iter().map(|address| returned.contains(&address)).collect();
     let result = |(answer, is_returned)| match answer {
@@ -81,7 +85,7 @@ pub(super) fn results(batch: &[Address], answers: Vec<Answer>) -> Vec<Result<Rou
             "RabbitMQ returned a message that was not published; where the others are is not known".to_owned(),
         )),
         Answer::Taken(_) => Ok(Routed::Stored),
-        Answer::NotStored => Err(QueueError::Unavailable(
+        Answer::NotStored(_) => Err(QueueError::Unavailable(
             "RabbitMQ did not store the message: a queue is full or has no leader".to_owned(),
         )),
         Answer::Failed(error) => Err(error),
@@ -113,6 +117,14 @@ mod tests {
             let results = results(&batch, answers.collect());
             assert_eq!(results, [Ok(Routed::Stored), Ok(Routed::Nowhere), Ok(Routed::Stored)], "{confirm}");
         }
+    }
+
+    #[test]
+    fn a_returned_message_is_found_beside_one_that_was_not_stored() {
+        let batch = [address("full", "1"), address("gone", "2")];
+        let answers = vec![Answer::NotStored(Some(address("gone", "2"))), Answer::Taken(None)];
+        let results = results(&batch, answers);
+        assert!(matches!(&results[..], [Err(QueueError::Unavailable(_)), Ok(Routed::Nowhere)]), "{results:?}");
     }
 
     #[test]
