@@ -85,7 +85,7 @@ impl Declarer {
         }
         if let Some(exchange) = spec.channel.exchange() {
             self.exchange(&self.names.full(exchange)).await?;
-            self.bind_all(&topology::bindings(&self.names, spec)).await?;
+            self.bind_all(&topology::bindings(&self.names, spec)?).await?;
         }
         Ok(drifts)
     }

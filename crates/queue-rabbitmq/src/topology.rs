@@ -1,9 +1,10 @@
 //! What a channel consists of on the server: queues, exchanges and bindings. No I/O.
 
-use hostler_queue::ChannelSpec;
+use hostler_queue::{ChannelSpec, QueueError};
 use hostler_types::channel::{Channel, Filter};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 
+use super::envelope::MAX_KEY;
 use super::ladder;
 use super::names::Names;
 
@@ -104,10 +105,21 @@ pub(super) fn landing(names: &Names, queue: &str) -> Binding {
 }
 
 /// Returns the bindings of a channel's queue to its exchange.
-pub(super) fn bindings(names: &Names, spec: &ChannelSpec) -> Vec<Binding> {
-    let Some(exchange) = spec.channel.exchange() else { return Vec::new() };
+///
+/// # Errors
+/// A value of the filter is longer than any routing key.
+pub(super) fn bindings(names: &Names, spec: &ChannelSpec) -> Result<Vec<Binding>, QueueError> {
+    let Some(exchange) = spec.channel.exchange() else { return Ok(Vec::new()) };
     let (exchange, queue) = (names.full(exchange), names.full(spec.channel.queue()));
-    let binding = |pattern| Binding { exchange: exchange.clone(), queue: queue.clone(), pattern };
+    let binding = |pattern: String| match pattern.len() {
+        0..=MAX_KEY => Ok(Binding { exchange: exchange.clone(), queue: queue.clone(), pattern }),
+        length => Err(QueueError::Refused(format!(
+            "the filter of the channel `{}` makes a binding of {length} bytes, and RabbitMQ takes at most {MAX_KEY}: shorten \
+             its value `{}…`",
+            spec.channel,
+            &pattern[..pattern.floor_char_boundary(40)]
+        ))),
+    };
     patterns(&spec.filter).into_iter().map(binding).collect()
 }
 
@@ -170,6 +182,20 @@ mod tests {
         assert_eq!(queue(&few), queue(&ChannelSpec { max_receives: None, ..few.clone() }));
         let ordered = queue(&ChannelSpec { ordered: true, ..few });
         assert!(names(&ordered.arguments).contains(&"x-single-active-consumer"));
+    }
+
+    #[test]
+    fn a_filter_that_amqp_cannot_encode_is_refused() {
+        let bound = |filter| bindings(&Names::new("", ""), &ChannelSpec { filter, ..spec("shop.orders") });
+        let exact = |length: usize| Filter::Exact(vec!["k".repeat(length)]);
+        let prefix = |length: usize| Filter::Prefix(vec!["é".repeat((length - 1) / 2) + "."]);
+        assert_eq!([bound(exact(255)), bound(prefix(254))].map(|bound| bound.unwrap().len()), [1, 1]);
+        for wrong in [exact(256), prefix(255)] {
+            let error = bound(wrong).unwrap_err();
+            assert!(matches!(&error, QueueError::Refused(text) if text.contains("`shop.orders`")), "{error:?}");
+        }
+        let late = Filter::Exclude(vec!["k".repeat(256)]);
+        assert_eq!(bound(late).unwrap().len(), 1, "the driver applies it");
     }
 
     #[test]
