@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hostler_queue::{Admin, Broker, ChannelSpec, Provisioner, QueueError, Settlement};
 use hostler_queue_rabbitmq::{Options, RabbitBroker};
-use hostler_types::channel::Channel;
+use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::Outgoing;
 
 use super::driver::{ack, body, broker, jobs, next, options, receive, send, spec};
@@ -170,4 +170,31 @@ async fn a_look_takes_only_what_it_asks_for() {
         ack(&queue, delivery).await;
     }
     assert!(receive(&stored, 3, Duration::ZERO).await.unwrap().is_empty());
+}
+
+/// RabbitMQ keeps the bindings of an earlier filter.
+#[tokio::test]
+async fn a_filter_that_is_narrowed_holds_at_once() {
+    let server = shared().await;
+    let broker = broker(server, &format!("{}-", unique("narrow"))).await;
+    let channel: Channel = "shop.jobs".parse().unwrap();
+    let fed = |keys: &[&str]| {
+        let filter = Filter::Exact(keys.iter().map(|key| (*key).to_owned()).collect());
+        ChannelSpec { channel: channel.clone(), filter, ..spec(false) }
+    };
+    broker.open(&fed(&["EU", "US"])).await.unwrap();
+    let queue = broker.open(&fed(&["EU"])).await.unwrap();
+    for key in ["US", "EU"] {
+        let message = Outgoing { body: key.into(), routing_key: Some(key.to_owned()), ..Outgoing::default() };
+        broker.send(&channel, vec![message]).await.remove(0).unwrap();
+    }
+    let delivery = next(&queue).await;
+    assert_eq!(&*delivery.message.body, b"EU");
+    ack(&queue, delivery).await;
+    assert_eq!(receive(&queue, 10, Duration::ZERO).await.unwrap().len(), 0);
+    queue.rest().await;
+    assert_eq!(broker.depths(std::slice::from_ref(&channel)).await.unwrap()[0].total(), 0, "it was removed");
+
+    let error = broker.open(&fed(&[&"k".repeat(256)])).await.map(drop).unwrap_err();
+    assert!(matches!(&error, QueueError::Refused(text) if text.contains("shop.jobs")), "{error:?}");
 }

@@ -24,6 +24,9 @@ const CARRIED: &str = "hostler-carried-attempts";
 /// Header with the time before which the message is not delivered, in milliseconds since 1970.
 const NOT_BEFORE: &str = "hostler-not-before";
 
+/// Header by which a producer names further routing keys. The server removes its counterpart `BCC`.
+const OTHER_KEYS: &str = "CC";
+
 /// Header in which a quorum queue counts the deliveries that came to nothing.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 
@@ -149,6 +152,11 @@ impl Mail {
     /// Returns `true` if the message was delivered before, or is a copy of one that was.
     pub(super) fn came_before(&self) -> bool {
         self.redelivered || self.is_copy
+    }
+
+    /// Returns `true` if the producer named further routing keys, any of which may have led here.
+    pub(super) fn has_other_keys(&self) -> bool {
+        self.properties.headers().as_ref().is_some_and(|headers| headers.contains_key(OTHER_KEYS))
     }
 
     /// Returns a hash of the message's content: the same for all deliveries of the message and of its copies.

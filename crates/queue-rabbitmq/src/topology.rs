@@ -136,15 +136,10 @@ fn patterns(filter: &Filter) -> Vec<String> {
     }
 }
 
-/// Returns `true` if the bindings let other messages pass than the filter. The driver then applies the filter.
+/// Returns `true` if the bindings may let other messages pass than the filter. The driver then applies the filter. Bindings are
+/// only ever added, so those of an earlier filter stay.
 pub(super) fn is_loose(filter: &Filter) -> bool {
-    let has_wildcard = |key: &String| key.split('.').any(|word| word == "*" || word == "#");
-    match filter {
-        Filter::All => false,
-        Filter::Exact(keys) => keys.iter().any(has_wildcard),
-        // `EU.#` also lets the key `EU` pass.
-        Filter::Prefix(_) | Filter::Exclude(_) => true,
-    }
+    *filter != Filter::All
 }
 
 fn text(value: &str) -> AMQPValue {
@@ -203,7 +198,7 @@ mod tests {
         let of = |filter: &Filter| (patterns(filter), is_loose(filter));
         let list = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
         assert_eq!(of(&Filter::All), (list(&["#"]), false));
-        assert_eq!(of(&Filter::Exact(list(&["EU.order", "x"]))), (list(&["EU.order", "x"]), false));
+        assert_eq!(of(&Filter::Exact(list(&["EU.order", "x"]))), (list(&["EU.order", "x"]), true));
         assert_eq!(of(&Filter::Exact(list(&["EU.*"]))), (list(&["EU.*"]), true));
         assert_eq!(of(&Filter::Prefix(list(&["EU.", "US."]))), (list(&["EU.#", "US.#"]), true));
         assert_eq!(of(&Filter::Prefix(list(&["EU.", "U"]))), (list(&["#"]), true));

@@ -26,7 +26,8 @@ pub(super) enum Verdict {
 /// Returns the verdict on a message.
 pub(super) fn verdict(source: &Source, message: &Handed<'_>, now: SystemTime) -> Verdict {
     let refuses = source.loose.as_ref().is_some_and(|(exchange, filter)| {
-        message.mail.exchange == *exchange && !filter.passes(message.mail.message.routing_key.as_deref())
+        let mail = message.mail;
+        mail.exchange == *exchange && !filter.passes(mail.message.routing_key.as_deref()) && !mail.has_other_keys()
     });
     if refuses {
         return Verdict::Refuse;
@@ -69,6 +70,7 @@ pub(super) fn take(shared: &Shared, max: usize, lease: Duration) -> (Vec<Deliver
 
 #[cfg(test)]
 mod tests {
+    use hostler_types::channel::Filter;
     use lapin::BasicProperties;
     use lapin::types::{AMQPValue, FieldTable};
 
@@ -111,6 +113,25 @@ mod tests {
             count = if goes_back_free(&jobs, message.mail) { count + 1 } else { 0 };
         }
         assert!(goes_back_free(&source("jobs-dlq"), &mail(900)), "a look leaves dead letters in their place");
+    }
+
+    /// The server sends a message to the queues of all keys that its producer names, by whichever it came.
+    #[test]
+    fn a_message_that_came_by_another_key_is_not_removed() {
+        let filter = Filter::Exact(vec!["EU".to_owned()]);
+        let shop = Source { loose: Some(("shop".to_owned(), filter)), ..source("jobs") };
+        let verdict_on = |key: &str, headers: FieldTable| {
+            let mut delivery = lapin::message::Delivery::mock(1, "shop".into(), key.into(), false, b"x".to_vec());
+            delivery.properties = BasicProperties::default().with_headers(headers);
+            let mut unacked = crate::unacked::Unacked::new(false);
+            unacked.delivered(Mail::read(delivery, |_| false, false, SystemTime::now()), None, Instant::now());
+            verdict(&shop, &unacked.next().unwrap(), SystemTime::now())
+        };
+        let mut copied = FieldTable::default();
+        copied.insert("CC".into(), AMQPValue::FieldArray(vec![AMQPValue::LongString("EU".into())].into()));
+        assert_eq!(verdict_on("EU", FieldTable::default()), Verdict::Deliver);
+        assert_eq!(verdict_on("US", FieldTable::default()), Verdict::Refuse);
+        assert_eq!(verdict_on("US", copied), Verdict::Deliver);
     }
 
     #[test]
