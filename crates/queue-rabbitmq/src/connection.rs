@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Options;
 use super::fault::queue_error;
+use super::frame::{self, FrameLimits};
 
 /// Delays before the connection is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
@@ -192,6 +193,14 @@ impl Line {
             State::Up(connection) => heartbeat(connection.configuration().heartbeat(), wanted),
             State::New | State::Down(_) => wanted,
         }
+    }
+
+    /// Returns the limits to frames of the present connection.
+    pub(super) fn frame_limits(&self) -> FrameLimits {
+        FrameLimits::new(match &*self.state.borrow() {
+            State::Up(connection) => connection.configuration().frame_max(),
+            State::New | State::Down(_) => frame::DEFAULT_MAX,
+        })
     }
 
     /// Starts the task that keeps the connection, unless it runs.

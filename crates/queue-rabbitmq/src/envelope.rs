@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use hostler_queue::{ATTEMPTS_ATTRIBUTE, DEFAULT_GROUP, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, dead_letter_attributes};
+use hostler_queue::{
+    ATTEMPTS_ATTRIBUTE, DEFAULT_GROUP, MAX_REASON, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, dead_letter_attributes,
+};
 use hostler_types::message::{AttributeValue, MAX_ATTRIBUTES, Message, Outgoing, Plain, TraceContext};
 use lapin::BasicProperties;
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
-use super::headers;
+use super::{frame, headers};
 
 /// Header with the FIFO group.
 const GROUP: &str = "hostler-group";
@@ -32,6 +34,9 @@ const DELIVERY_COUNT: &str = "x-delivery-count";
 
 /// Header in which servers from 4.3 on count all deliveries that came to nothing. They count a return only here.
 const ACQUIRED_COUNT: &str = "x-acquired-count";
+
+/// Headers that a dead letter does not take over: the story of an earlier one, and the attempts of the message.
+const UNTOLD: [&str; 4] = [REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, ATTEMPTS_ATTRIBUTE, CARRIED];
 
 /// Number of persistent messages in AMQP (delivery mode).
 const PERSISTENT: u8 = 2;
@@ -173,25 +178,53 @@ impl Mail {
         self.copy(exchange, key, headers)
     }
 
+    /// Returns the copy for the dead-letter queue `queue`. A copy whose headers would have more than `most` bytes has a shorter
+    /// reason, or no story, or in the end only what the original had.
+    pub(super) fn dead_letter_within(
+        &self,
+        most: usize,
+        queue: &str,
+        reason: &str,
+        source: &str,
+        attempts: u32,
+    ) -> Parcel {
+        let letter = |reason: &str| self.dead_letter(queue.to_owned(), reason, source, attempts);
+        let full = letter(reason);
+        let excess = frame::size(&full.properties).saturating_sub(most);
+        if excess == 0 {
+            return full;
+        }
+        let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
+        let shortened = letter(&reason[..reason.floor_char_boundary(reason.len().saturating_sub(excess))]);
+        let untold = self.copy(String::new(), queue.to_owned(), self.headers_without(&UNTOLD));
+        let bare = || {
+            self.copy(String::new(), queue.to_owned(), self.headers_without(&[&UNTOLD[..], &[KEY, SENT_AT]].concat()))
+        };
+        let fits = |parcel: &Parcel| frame::size(&parcel.properties) <= most;
+        [shortened, untold].into_iter().find(fits).unwrap_or_else(bare)
+    }
+
     /// Returns the copy for the dead-letter queue `queue`. The attempts of the copy are counted anew.
-    pub(super) fn dead_letter(&self, queue: String, reason: &str, source: &str, attempts: u32) -> Parcel {
+    fn dead_letter(&self, queue: String, reason: &str, source: &str, attempts: u32) -> Parcel {
         let attributes = &self.message.attributes;
         // Messages of others may have more attributes than hostler sends.
         let most = if attributes.len() > MAX_ATTRIBUTES { usize::MAX } else { MAX_ATTRIBUTES };
         let told = dead_letter_attributes(attributes, reason, source, Some(attempts), most);
-        let story = [REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, ATTEMPTS_ATTRIBUTE];
-        let kept = self.headers();
-        let kept = kept.inner().iter().filter(|(name, _)| !story.contains(&name.as_str()));
-        let mut headers = FieldTable::default();
-        for (name, value) in kept.filter(|(name, _)| ![CARRIED, NOT_BEFORE].contains(&name.as_str())) {
-            headers.insert(name.clone(), value.clone());
-        }
-        for name in story {
+        let mut headers = self.headers_without(&UNTOLD);
+        for name in [REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, ATTEMPTS_ATTRIBUTE] {
             if let Some(value) = told.get(name).and_then(AttributeValue::as_text) {
                 headers.insert(name.into(), text(value));
             }
         }
         self.copy(String::new(), queue, headers)
+    }
+
+    fn headers_without(&self, names: &[&str]) -> FieldTable {
+        let mut headers = FieldTable::default();
+        for (name, value) in self.headers().inner().iter().filter(|(name, _)| !names.contains(&name.as_str())) {
+            headers.insert(name.clone(), value.clone());
+        }
+        headers
     }
 
     /// Returns the headers that a copy keeps, with those that AMQP's own fields contained.

@@ -140,11 +140,11 @@ fn native(kind: &str, value: &AttributeValue) -> Option<AMQPValue> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use lapin::types::{ByteArray, DecimalValue, FieldArray, LongString};
 
-    fn of_every_type() -> FieldTable {
+    pub(crate) fn of_every_type() -> FieldTable {
         let mut nested = FieldTable::default();
         nested.insert("x".into(), AMQPValue::LongLongInt(-1));
         let array: FieldArray =

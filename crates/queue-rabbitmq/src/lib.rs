@@ -7,6 +7,7 @@
 //! | `drift` | what exists in another form | none |
 //! | `ladder` | delays by queues of powers of two seconds | none |
 //! | `headers`, `envelope` | messages and copies in AMQP's form | none |
+//! | `frame` | the size of the frame with a message's headers, and what fits | none |
 //! | `unacked` | the prefetch window: leases, groups, receipts | none |
 //! | `permissions` | what a user must be allowed | none |
 //! | `uncounted` | deliveries that are no attempts | none |
@@ -29,6 +30,7 @@ mod declare;
 mod drift;
 mod envelope;
 mod fault;
+mod frame;
 mod headers;
 mod ladder;
 mod links;

@@ -15,6 +15,7 @@ use super::confirms::{Address, Answer, results, to_repeat};
 use super::connection::{Line, in_time};
 use super::envelope::Parcel;
 use super::fault::queue_error;
+use super::frame::{self, FrameLimits};
 
 /// Maximum time to publish a batch.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -34,11 +35,29 @@ impl Publisher {
         Self { line, idle: Arc::default() }
     }
 
+    /// Returns the limits to the headers of a message.
+    pub(super) fn frame_limits(&self) -> FrameLimits {
+        self.line.frame_limits()
+    }
+
     /// Publishes messages. Returns the result of each, in their order. A message is stored durably if its result is
     /// [`Routed::Stored`]. After an error, the message may have been stored.
     pub(super) async fn publish(&self, parcels: Vec<Parcel>) -> Vec<Result<Routed, QueueError>> {
+        let most = self.frame_limits().any();
+        let (mut fitting, mut checks) = (Vec::with_capacity(parcels.len()), Vec::with_capacity(parcels.len()));
+        for parcel in parcels.into_iter().map(without_routing) {
+            checks.push(fits(&parcel, most));
+            if checks.last().is_some_and(Result::is_ok) {
+                fitting.push(parcel);
+            }
+        }
+        let mut published = self.publish_fitting(fitting).await.into_iter();
+        let unsent = || Err(QueueError::Unavailable("the message was not published".to_owned()));
+        checks.into_iter().map(|check| check.and_then(|()| published.next().unwrap_or_else(unsent))).collect()
+    }
+
+    async fn publish_fitting(&self, parcels: Vec<Parcel>) -> Vec<Result<Routed, QueueError>> {
         let deadline = Instant::now() + PATIENCE;
-        let parcels: Vec<_> = parcels.into_iter().map(without_routing).collect();
         let mut results = self.batch(parcels.clone(), deadline).await;
         for n in to_repeat(&results) {
             if let (Some(parcel), Some(result)) = (parcels.get(n), results.get_mut(n)) {
@@ -118,6 +137,17 @@ async fn send(channel: &Channel, parcel: Parcel) -> lapin::Result<PublisherConfi
     channel.basic_publish(exchange.as_str().into(), key.as_str().into(), options, &body, properties).await
 }
 
+/// Checks that the message's headers fit into a frame of at most `most` bytes.
+fn fits(parcel: &Parcel, most: usize) -> Result<(), QueueError> {
+    let size = frame::size(&parcel.properties);
+    if size <= most {
+        return Ok(());
+    }
+    Err(QueueError::Refused(format!(
+        "the headers of the message have {size} bytes, and RabbitMQ takes at most {most}: raise `frame_max` in rabbitmq.conf"
+    )))
+}
+
 /// Removes the headers by which a message would go elsewhere as well.
 fn without_routing(mut parcel: Parcel) -> Parcel {
     if let Some(headers) = parcel.properties.headers()
@@ -150,6 +180,28 @@ mod tests {
     use super::*;
     use lapin::BasicProperties;
     use lapin::types::AMQPValue;
+
+    fn empty() -> Parcel {
+        Parcel {
+            exchange: String::new(),
+            key: String::new(),
+            properties: BasicProperties::default(),
+            body: Vec::new().into(),
+        }
+    }
+
+    #[test]
+    fn headers_that_would_end_the_connection_are_refused() {
+        let with = |length: usize| {
+            let mut headers = FieldTable::default();
+            headers.insert("h".into(), AMQPValue::LongString("x".repeat(length).into()));
+            Parcel { properties: BasicProperties::default().with_headers(headers), ..empty() }
+        };
+        let most = frame::size(&with(1000).properties);
+        assert_eq!(fits(&with(1000), most), Ok(()));
+        let error = fits(&with(1001), most).unwrap_err();
+        assert!(matches!(&error, QueueError::Refused(text) if text.contains("frame_max")), "{error:?}");
+    }
 
     #[test]
     fn headers_that_route_elsewhere_are_left_out() {

@@ -14,6 +14,12 @@ use super::ladder;
 use super::publisher::Routed;
 use super::{MAX_MESSAGE, Service, topology};
 
+/// Bytes that an attribute has in AMQP, beside its name and its value.
+const ATTRIBUTE: usize = 16;
+
+/// Bytes of the properties and headers that each message has, with the routing key and the context of its trace.
+const OWN_HEADERS: usize = 1024;
+
 /// Place to which a channel's messages go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Target {
@@ -49,7 +55,8 @@ impl Targets {
 
 /// Sends messages to a channel. Returns the results in the order of the messages.
 pub(super) async fn send(service: &Service, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
-    let checked: Vec<_> = batch.iter().map(check).collect();
+    let most = service.publisher.frame_limits().sent();
+    let checked: Vec<_> = batch.iter().map(|message| check(message, most)).collect();
     let mut valid: Vec<_> = batch.into_iter().zip(&checked).filter(|(_, check)| check.is_ok()).collect();
     valid.iter_mut().for_each(|(message, _)| message.carry_trace(MAX_ATTRIBUTES));
     let messages: Vec<_> = valid.into_iter().map(|(message, _)| (Uuid::now_v7().to_string(), message)).collect();
@@ -63,7 +70,8 @@ pub(super) async fn send(service: &Service, channel: &Channel, batch: Vec<Outgoi
     checked.into_iter().map(result).collect()
 }
 
-fn check(message: &Outgoing) -> Result<(), Invalid> {
+/// Checks a message. `most`: the limit to the frame with its headers.
+fn check(message: &Outgoing, most: usize) -> Result<(), Invalid> {
     message.validate(MAX_MESSAGE)?;
     if message.dedupe.is_some() {
         return Err(Invalid::DedupeUnsupported(
@@ -76,13 +84,26 @@ fn check(message: &Outgoing) -> Result<(), Invalid> {
             name.len()
         )));
     }
-    match &message.routing_key {
-        Some(key) if key.len() > MAX_KEY => Err(Invalid::Unsupported(format!(
+    if let Some(key) = message.routing_key.as_ref().filter(|key| key.len() > MAX_KEY) {
+        return Err(Invalid::Unsupported(format!(
             "the routing key has {} bytes; RabbitMQ takes at most {MAX_KEY}",
             key.len()
-        ))),
-        _ => Ok(()),
+        )));
     }
+    let size = headers_size(message);
+    if size > most {
+        return Err(Invalid::Unsupported(format!(
+            "the attributes and the group have {size} bytes; RabbitMQ takes at most {most} in headers: put the others into the \
+             body"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns a number of bytes that the headers of a message do not exceed.
+fn headers_size(message: &Outgoing) -> usize {
+    let attributes = message.attributes.iter().map(|(name, value)| ATTRIBUTE + name.len() + value.len());
+    OWN_HEADERS + attributes.sum::<usize>() + message.group.as_ref().map_or(0, String::len)
 }
 
 /// Publishes messages. If the place has gone, looks for it once more.
@@ -236,9 +257,40 @@ pub(super) fn missing(what: &str) -> QueueError {
 
 #[cfg(test)]
 mod tests {
-    use hostler_types::message::AttributeValue;
+    use hostler_types::message::{AttributeValue, Typed};
 
     use super::*;
+    use crate::frame::{self, DEFAULT_MAX, FrameLimits};
+
+    /// A header frame that is too large ends the connection, with the messages of all others.
+    #[test]
+    fn headers_that_do_not_fit_are_refused_and_all_others_fit() {
+        let most = FrameLimits::new(DEFAULT_MAX).sent();
+        let typed = |kind: &str, text: &str| {
+            let value = AttributeValue::Text(text.to_owned());
+            AttributeValue::Typed(Box::new(Typed { data_type: format!("amqp:{kind}"), value }))
+        };
+        let message = |length: usize| Outgoing {
+            attributes: [
+                ("text".to_owned(), AttributeValue::Text("x".repeat(length))),
+                ("n".to_owned(), typed("l", "1")),
+                ("a".to_owned(), typed("A", r#"{"FieldArray":[{"Double":0.5},"Void",{"Timestamp":1}]}"#)),
+            ]
+            .into(),
+            routing_key: Some("k".repeat(MAX_KEY)),
+            group: Some("g".repeat(300)),
+            ..Outgoing::default()
+        };
+        let fixed = headers_size(&message(0));
+        let largest = message(most - fixed);
+        assert_eq!(check(&largest, most), Ok(()));
+        let now = SystemTime::now();
+        let key = largest.routing_key.as_deref();
+        let properties = envelope::outgoing(&largest, &Uuid::now_v7().to_string(), key, Some(now), now);
+        assert!(frame::size(&properties) < most, "{}", frame::size(&properties));
+        let error = check(&message(most - fixed + 1), most).unwrap_err().to_string();
+        assert!(error.contains("65537 bytes; RabbitMQ takes at most 65536"), "{error}");
+    }
 
     #[test]
     fn what_amqp_cannot_encode_is_refused() {
@@ -247,6 +299,7 @@ mod tests {
             routing_key: Some("k".repeat(key)),
             ..Outgoing::default()
         };
+        let check = |message: &Outgoing| check(message, 10_000);
         assert_eq!(check(&message(255, 255)), Ok(()));
         for wrong in [message(256, 1), message(1, 256)] {
             let error = check(&wrong).unwrap_err().to_string();

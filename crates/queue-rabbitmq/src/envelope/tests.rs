@@ -2,6 +2,8 @@ use hostler_types::message::Attributes;
 
 use super::*;
 
+const AMPLE: usize = 100_000;
+
 fn at(millis: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(millis)
 }
@@ -88,7 +90,7 @@ fn a_message_that_was_only_returned_is_known_to_come_again() {
 fn a_dead_letter_has_its_story_and_is_counted_anew() {
     let mail = delivered("", "jobs", outgoing(&sent(), "id", Some("EU.order"), None, at(1234)), b"body");
     let again = redelivered(mail.again(String::new(), "jobs".into(), 4));
-    let parcel = again.dead_letter("jobs-dlq".into(), "why", "jobs", 5);
+    let parcel = again.dead_letter_within(AMPLE, "jobs-dlq", "why", "jobs", 5);
     assert_eq!((&*parcel.exchange, &*parcel.key), ("", "jobs-dlq"));
     let dead = redelivered(parcel);
     let told = |name: &str| dead.message.attributes.get(name).and_then(AttributeValue::as_text);
@@ -100,9 +102,40 @@ fn a_dead_letter_has_its_story_and_is_counted_anew() {
         (dead.carried, &dead.message.routing_key, dead.message.enqueued_at),
         (0, &mail.message.routing_key, at(1234))
     );
-    let twice = redelivered(dead.dead_letter("q".into(), "again", "jobs-dlq", 1));
+    let twice = redelivered(dead.dead_letter_within(AMPLE, "q", "again", "jobs-dlq", 1));
     assert_eq!(twice.message.attributes[REASON_ATTRIBUTE].as_text(), Some("again"));
     assert_eq!(twice.message.attributes.len(), dead.message.attributes.len());
+}
+
+/// A header frame that is too large ends the connection.
+#[test]
+fn a_dead_letter_has_as_much_of_its_story_as_there_is_room_for() {
+    let mut headers = FieldTable::default();
+    headers.insert("big".into(), text(&"x".repeat(5000)));
+    headers.insert(CARRIED.into(), AMQPValue::LongLongInt(3));
+    let properties = BasicProperties::default().with_message_id("id".into()).with_delivery_mode(PERSISTENT);
+    let mail = delivered("shop", "EU.order", properties.with_headers(headers), b"x");
+    let told = |most| {
+        let parcel = mail.dead_letter_within(most, "jobs-dlq", &"é".repeat(50), "jobs", 3);
+        let size = frame::size(&parcel.properties);
+        assert!(size <= most, "{size} of {most}");
+        let names = parcel.properties.headers().as_ref().unwrap();
+        let names: Vec<_> = names.inner().keys().map(|name| name.as_str()).filter(|name| *name != "big").collect();
+        let has_all = [REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, ATTEMPTS_ATTRIBUTE, KEY].iter().all(|it| names.contains(it));
+        let count = names.len();
+        assert!(!names.contains(&CARRIED));
+        let reason = redelivered(parcel).message.attributes.get(REASON_ATTRIBUTE).cloned();
+        (size, has_all, reason.map(|reason| reason.len()), count)
+    };
+    let (full, ..) = told(AMPLE);
+    assert_eq!(told(full), (full, true, Some(100), 5));
+    assert_eq!(told(full - 1), (full - 2, true, Some(98), 5));
+    assert_eq!(told(full - 100), (full - 100, true, Some(0), 5));
+    let (untold, has_all, reason, headers) = told(full - 101);
+    assert_eq!((has_all, reason, headers), (false, None, 2), "with its routing key and its time");
+    let (bare, _, _, headers) = told(untold - 1);
+    assert_eq!(headers, 0);
+    assert!(bare < frame::size(&mail.properties), "it came in a frame");
 }
 
 #[test]
@@ -161,10 +194,10 @@ fn many_attributes_of_others_leave_room_for_the_story() {
         headers.insert(format!("h{n}").as_str().into(), text("x"));
     }
     let mail = delivered("", "jobs", BasicProperties::default().with_headers(headers), b"");
-    let dead = redelivered(mail.dead_letter("q".into(), "why", "jobs", 1));
+    let dead = redelivered(mail.dead_letter_within(AMPLE, "q", "why", "jobs", 1));
     assert_eq!(dead.message.attributes.len(), 18);
     let full: Attributes = (0..10).map(|n| (format!("a{n}"), AttributeValue::Text(String::new()))).collect();
     let own = Outgoing { attributes: full, ..Outgoing::default() };
     let mail = delivered("", "jobs", outgoing(&own, "id", None, None, at(1)), b"");
-    assert_eq!(redelivered(mail.dead_letter("q".into(), "why", "jobs", 1)).message.attributes.len(), 10);
+    assert_eq!(redelivered(mail.dead_letter_within(AMPLE, "q", "why", "jobs", 1)).message.attributes.len(), 10);
 }

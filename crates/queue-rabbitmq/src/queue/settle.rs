@@ -7,9 +7,10 @@ use tokio::time::Instant;
 
 use super::shared::Shared;
 use super::triage::{Verdict, goes_back_free};
-use crate::envelope::Parcel;
+use crate::envelope::{Mail, Parcel};
 use crate::fault::lease_error;
-use crate::ladder;
+use crate::frame::{self, FrameLimits};
+use crate::ladder::{self, Rung};
 use crate::publisher::Routed;
 use crate::unacked::Key;
 
@@ -87,7 +88,7 @@ impl Shared {
         Some(match verdict {
             Verdict::Deliver => return None,
             Verdict::Refuse => Way::Ack,
-            Verdict::Wait(delay) => self.copy_after(delay, |exchange, key| mail.again(exchange, key, message.certain)),
+            Verdict::Wait(delay) => self.copy_after(mail, delay, message.certain, false),
             Verdict::WearOut => {
                 let reason = format!("received {attempts} times without being settled");
                 tracing::warn!(
@@ -97,7 +98,7 @@ impl Shared {
                     "dead-lettered by the queue"
                 );
                 let dead_letters = source.dead_letters.clone()?;
-                Way::Copy(Box::new(mail.dead_letter(dead_letters, &reason, &source.channel.to_string(), attempts)))
+                self.dead_letter_of(mail, &dead_letters, &reason, attempts)
             }
         })
     }
@@ -129,17 +130,32 @@ impl Shared {
         if delay.is_zero() && !counts && goes_back_free(source, mail) {
             return Some(Way::Requeue { counts });
         }
-        Some(self.copy_after(delay, |exchange, key| mail.again(exchange, key, attempts)))
+        Some(self.copy_after(mail, delay, attempts, counts))
     }
 
-    /// Returns the way of a copy that comes to this queue after `delay`.
-    fn copy_after(&self, delay: Duration, copy: impl FnOnce(String, String) -> Parcel) -> Way {
-        let queue = &self.source.queue;
-        let parcel = match ladder::rung(&self.service.names, delay, queue) {
-            Some(rung) => copy(rung.exchange, rung.key),
-            None => copy(String::new(), queue.clone()),
-        };
-        Way::Copy(Box::new(parcel))
+    /// Returns the way of a copy that comes to this queue after `delay`. `attempts`: the number that the copy carries.
+    /// `counts`: the attempt counts.
+    fn copy_after(&self, mail: &Mail, delay: Duration, attempts: u32, counts: bool) -> Way {
+        let (queue, limits) = (&self.source.queue, self.service.publisher.frame_limits());
+        let rung = ladder::rung(&self.service.names, delay, queue);
+        match first_fitting(mail, rung, queue, attempts, limits) {
+            Some(parcel) => Way::Copy(Box::new(parcel)),
+            None => {
+                let message_id = &mail.message.id;
+                tracing::warn!(
+                    queue,
+                    message_id,
+                    "the headers leave no room for a copy; the message goes back as it is"
+                );
+                Way::Requeue { counts }
+            }
+        }
+    }
+
+    /// Returns the way of a message to the dead-letter queue.
+    fn dead_letter_of(&self, mail: &Mail, dead_letters: &str, reason: &str, attempts: u32) -> Way {
+        let (most, source) = (self.service.publisher.frame_limits().copied(), self.source.channel.to_string());
+        Way::Copy(Box::new(mail.dead_letter_within(most, dead_letters, reason, &source, attempts)))
     }
 
     fn dead_letter(&self, key: Key, reason: &str) -> Result<Way, LeaseError> {
@@ -149,8 +165,7 @@ impl Shared {
         };
         let state = self.lock();
         let message = state.unacked.get(key).ok_or_else(lost)?;
-        let (mail, source) = (message.mail, source.channel.to_string());
-        Ok(Way::Copy(Box::new(mail.dead_letter(dead_letters.clone(), reason, &source, message.attempt))))
+        Ok(self.dead_letter_of(message.mail, dead_letters, reason, message.attempt))
     }
 
     /// Carries out settlements that have begun. The result of a copy is `Ok` only after the server has stored it.
@@ -216,6 +231,15 @@ impl Shared {
     }
 }
 
+/// Returns the first copy of a message whose headers fit: down the delay ladder, if it has a rung, or to the queue at once.
+fn first_fitting(mail: &Mail, rung: Option<Rung>, queue: &str, attempts: u32, limits: FrameLimits) -> Option<Parcel> {
+    let fits = |parcel: &Parcel, most: usize| frame::size(&parcel.properties) <= most;
+    let delayed = rung.map(|rung| mail.again(rung.exchange, rung.key, attempts));
+    let delayed = delayed.filter(|parcel| fits(parcel, limits.delayed()));
+    let at_once = || mail.again(String::new(), queue.to_owned(), attempts);
+    delayed.or_else(|| Some(at_once()).filter(|parcel| fits(parcel, limits.copied())))
+}
+
 fn is_stored(routed: Result<Routed, QueueError>) -> Result<(), LeaseError> {
     match routed {
         Ok(Routed::Stored) => Ok(()),
@@ -229,4 +253,34 @@ fn is_stored(routed: Result<Routed, QueueError>) -> Result<(), LeaseError> {
 
 fn lost() -> LeaseError {
     LeaseError::Lost("the channel has ended, so RabbitMQ has the message again".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use lapin::BasicProperties;
+    use lapin::message::Delivery;
+    use lapin::types::{AMQPValue, FieldTable};
+
+    use super::*;
+
+    /// A header frame that is too large ends the connection.
+    #[test]
+    fn a_copy_that_would_grow_too_large_takes_another_way() {
+        let limits = FrameLimits::new(10_000);
+        let way = |headers: usize, rung: Option<Rung>| {
+            let mut delivery = Delivery::mock(1, "".into(), "jobs".into(), false, Vec::new());
+            let mut table = FieldTable::default();
+            table.insert("h".into(), AMQPValue::LongString("x".repeat(headers).into()));
+            delivery.properties = BasicProperties::default().with_headers(table);
+            let mail = Mail::read(delivery, |_| false, false, SystemTime::now());
+            first_fitting(&mail, rung, "jobs", 2, limits).map(|parcel| parcel.exchange)
+        };
+        let rung = || Some(Rung { exchange: "ladder".to_owned(), key: "1.jobs".to_owned() });
+        assert_eq!(way(7000, rung()).as_deref(), Some("ladder"));
+        assert_eq!(way(8000, rung()).as_deref(), Some(""), "each level would add to it");
+        assert_eq!(way(8000, None).as_deref(), Some(""));
+        assert_eq!(way(9800, None), None);
+    }
 }
