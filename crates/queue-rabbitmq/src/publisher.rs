@@ -7,7 +7,7 @@ use hostler_queue::{Link, QueueError};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, PublisherConfirm};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 pub(super) use super::confirms::Routed;
@@ -20,6 +20,10 @@ use super::frame::{self, FrameLimits};
 /// Maximum time to publish a batch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Maximum number of batches that are on their way at the same time, each through a channel. A server allows a connection 2,047
+/// channels by default.
+const MOST_BATCHES: usize = 256;
+
 /// Headers by which the server would also route a message to other queues, and would refuse a message if they are not lists.
 const ROUTING: [&str; 2] = ["CC", "BCC"];
 
@@ -28,11 +32,13 @@ pub(super) struct Publisher {
     line: Arc<Line>,
     /// Channels without unconfirmed messages.
     idle: Arc<Mutex<Vec<Channel>>>,
+    /// Permits for the batches on their way.
+    room: Arc<Semaphore>,
 }
 
 impl Publisher {
     pub(super) fn new(line: Arc<Line>) -> Self {
-        Self { line, idle: Arc::default() }
+        Self { line, idle: Arc::default(), room: Arc::new(Semaphore::new(MOST_BATCHES)) }
     }
 
     /// Returns the limits to the headers of a message.
@@ -74,20 +80,38 @@ impl Publisher {
         if let Some(why) = self.line.blocked() {
             return failed(blocked(&why));
         }
+        let Ok(Ok(room)) = timeout_at(deadline, Arc::clone(&self.room).acquire_owned()).await else {
+            return failed(late(&self.line));
+        };
         let channel = match self.channel(deadline).await {
             Ok(channel) => channel,
             Err(error) => return failed(error),
         };
-        let (answer, answers) = oneshot::channel();
+        let (mut answer, answers) = oneshot::channel();
         let (line, idle) = (Arc::clone(&self.line), Arc::clone(&self.idle));
-        // The client library sends what it was given, however late. A channel is for others only after the last confirm.
+        // A task, because the client library sends what it was given, however late. Through a channel that was closed meanwhile,
+        // that would end the connection.
         tokio::spawn(async move {
-            let answers = publish_all(&channel, &line, parcels).await;
-            if channel.status().connected() {
-                idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
-            }
-            if answer.send(answers).is_err() {
-                tracing::debug!("RabbitMQ confirmed messages after their time");
+            let _room = room;
+            let may_send = || match line.blocked() {
+                // What the client library is given now, it would send once the server takes messages again.
+                Some(why) => Err(blocked(&why)),
+                None if answer.is_closed() || Instant::now() >= deadline => Err(late(&line)),
+                None => Ok(()),
+            };
+            let sent = send_all(parcels, may_send, |parcel| send(&channel, parcel)).await;
+            tokio::select! {
+                biased;
+                answers = confirmed(sent) => {
+                    // The channel is for others only after the last confirm.
+                    if channel.status().connected() {
+                        idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
+                    }
+                    let _ = answer.send(answers);
+                }
+                // The caller will send its messages again. The server gives up those that it has not stored when the channel,
+                // which is dropped here, closes.
+                () = answer.closed() => tracing::debug!("RabbitMQ did not confirm messages in time"),
             }
         });
         match timeout_at(deadline, answers).await {
@@ -111,17 +135,28 @@ impl Publisher {
     }
 }
 
-/// Publishes messages, and returns the server's answer to each, however late.
-async fn publish_all(channel: &Channel, line: &Line, parcels: Vec<Parcel>) -> Vec<Answer> {
-    let mut sent = Vec::new();
+/// Sends messages one after another, as long as `may_send` has no reason against it.
+async fn send_all<T, F>(
+    parcels: Vec<Parcel>,
+    may_send: impl Fn() -> Result<(), QueueError>,
+    send: impl Fn(Parcel) -> F,
+) -> Vec<Result<T, Answer>>
+where
+    F: Future<Output = lapin::Result<T>>,
+{
+    let mut sent = Vec::with_capacity(parcels.len());
     for parcel in parcels {
-        // What the client library is given now, it would send once the server takes messages again.
-        sent.push(match line.blocked() {
-            Some(why) => Err(Answer::Failed(blocked(&why))),
-            None => send(channel, parcel).await.map_err(|error| Answer::of(Err(error))),
+        sent.push(match may_send() {
+            Ok(()) => send(parcel).await.map_err(|error| Answer::of(Err(error))),
+            Err(error) => Err(Answer::Failed(error)),
         });
     }
-    let mut answers = Vec::new();
+    sent
+}
+
+/// Waits for the server's answers to messages.
+async fn confirmed(sent: Vec<Result<PublisherConfirm, Answer>>) -> Vec<Answer> {
+    let mut answers = Vec::with_capacity(sent.len());
     for sent in sent {
         answers.push(match sent {
             Ok(confirm) => Answer::of(confirm.await),
@@ -177,6 +212,8 @@ fn late(line: &Line) -> QueueError {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use lapin::BasicProperties;
     use lapin::types::AMQPValue;
@@ -188,6 +225,24 @@ mod tests {
             properties: BasicProperties::default(),
             body: Vec::new().into(),
         }
+    }
+
+    /// The caller has been told that the messages are late, and sends them again.
+    #[tokio::test]
+    async fn nothing_is_sent_after_the_caller_has_gone() {
+        let (answer, answers) = oneshot::channel::<()>();
+        let (sent, answers) = (Cell::new(0), Cell::new(Some(answers)));
+        let late = || QueueError::Unavailable("late".to_owned());
+        let may_send = || if answer.is_closed() { Err(late()) } else { Ok(()) };
+        let send = |_| {
+            sent.set(sent.get() + 1);
+            if sent.get() == 2 {
+                drop(answers.take());
+            }
+            std::future::ready(Ok(()))
+        };
+        let results = send_all(vec![empty(); 4], may_send, send).await;
+        assert_eq!((sent.get(), results.iter().filter(|result| result.is_ok()).count()), (2, 2), "{results:?}");
     }
 
     #[test]
