@@ -168,21 +168,28 @@ impl Shared {
         Ok(self.dead_letter_of(message.mail, dead_letters, reason, message.attempt))
     }
 
-    /// Carries out settlements that have begun. The result of a copy is `Ok` only after the server has stored it.
+    /// Carries out settlements that have begun. The result of a copy is `Ok` only after the server has stored it. The others do
+    /// not wait for copies, because their leases may end meanwhile.
     async fn carry_out(&self, work: Vec<(Key, Way)>) -> Vec<Result<(), LeaseError>> {
+        let mut finished = Vec::with_capacity(work.len());
+        for (key, way) in &work {
+            finished.push(match way {
+                Way::Copy(_) => None,
+                _ => Some(self.finish(*key, way).await),
+            });
+        }
         let mut stored = self.copy(&work).await.into_iter();
-        let mut results = Vec::new();
-        for (key, way) in work {
-            let stored = match way {
-                Way::Copy(_) => stored.next().unwrap_or_else(|| Err(LeaseError::Retry("not copied".to_owned()))),
-                _ => Ok(()),
-            };
-            let result = match stored {
-                Ok(()) => self.finish(key, &way).await,
-                Err(error) => {
-                    self.change(|unacked| unacked.failed(key, Instant::now()));
-                    Err(error)
-                }
+        let mut results = Vec::with_capacity(work.len());
+        for ((key, way), finished) in work.iter().zip(finished) {
+            let result = match finished {
+                Some(finished) => finished,
+                None => match stored.next().unwrap_or_else(|| Err(LeaseError::Retry("not copied".to_owned()))) {
+                    Ok(()) => self.finish(*key, way).await,
+                    Err(error) => {
+                        self.change(|unacked| unacked.failed(*key, Instant::now()));
+                        Err(error)
+                    }
+                },
             };
             results.push(result);
         }
