@@ -11,7 +11,7 @@ use futures_core::Stream;
 use hostler_queue::{Link, QueueError};
 use hostler_types::Backoff;
 use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
-use lapin::uri::AMQPUri;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Channel, Connection, ConnectionProperties, DefaultConnectionBuilder, Event};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -71,6 +71,11 @@ impl Endpoint {
         }
         let seconds = u16::try_from(options.heartbeat.as_secs()).unwrap_or(u16::MAX);
         uri.query.heartbeat.get_or_insert(seconds);
+        if let Some(unused) = unused_for_tls(&uri, options) {
+            tracing::warn!(
+                "queue.rabbitmq.{unused} has no effect on amqp://, and the password is sent in the clear: write amqps://"
+            );
+        }
         let identity = options.client_identity.clone().map(|(pem, key)| OwnedIdentity::PKCS8 { pem, key });
         Ok(Self { uri, tls: OwnedTLSConfig { identity, cert_chain: options.ca.clone() } })
     }
@@ -99,6 +104,14 @@ impl Endpoint {
             Err(_) => Err(QueueError::Unavailable(format!("{}: no answer within {PATIENCE:?}", what()))),
         }
     }
+}
+
+/// Returns the key of an option that only an encrypted connection uses. `None`: the connection is encrypted, or no such option is
+/// set.
+fn unused_for_tls(uri: &AMQPUri, options: &Options) -> Option<&'static str> {
+    let set = [("ca", options.ca.is_some()), ("client_cert", options.client_identity.is_some())];
+    let key = set.into_iter().find(|(_, is_set)| *is_set).map(|(key, _)| key);
+    key.filter(|_| uri.scheme == AMQPScheme::AMQP)
 }
 
 /// Returns the host of a URL if it is an IPv6 address, for which the client would connect to `localhost`.
@@ -302,6 +315,21 @@ mod tests {
             RETRY.ceiling(failures - 1).as_millis()
         });
         assert_eq!(delays, [250, 500, 1000, 250, 500]);
+    }
+
+    #[test]
+    fn certificates_for_a_connection_in_the_clear_are_noticed() {
+        let unused = |url: &str, ca: Option<&str>, identity: bool| {
+            let options = Options {
+                ca: ca.map(str::to_owned),
+                client_identity: identity.then(|| (Vec::new(), Vec::new())),
+                ..Options::default()
+            };
+            unused_for_tls(&url.parse().unwrap(), &options)
+        };
+        assert_eq!(unused("amqp://host", Some("PEM"), false), Some("ca"));
+        assert_eq!(unused("amqp://host", None, true), Some("client_cert"));
+        assert_eq!([unused("amqps://host", Some("PEM"), true), unused("amqp://host", None, false)], [None, None]);
     }
 
     #[tokio::test]

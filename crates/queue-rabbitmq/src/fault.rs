@@ -10,6 +10,9 @@ const RESOURCE_LOCKED: u16 = 405;
 const PRECONDITION_FAILED: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
 
+/// Text of the TLS library if the system has no certificates of authorities. It then trusts no others either.
+const NO_ROOTS: &str = "native certificates";
+
 /// Returns the queue error for an error of the client. `what`: the operation that failed.
 pub(super) fn queue_error(what: &str, error: &lapin::Error) -> QueueError {
     match code(error) {
@@ -20,6 +23,10 @@ pub(super) fn queue_error(what: &str, error: &lapin::Error) -> QueueError {
             QueueError::Refused(format!("{what}: {error}: check the virtual host at the end of queue.rabbitmq.url"))
         }
         Some(NOT_FOUND | PRECONDITION_FAILED) => QueueError::Refused(format!("{what}: {error}")),
+        _ if error.to_string().contains(NO_ROOTS) => QueueError::Unavailable(format!(
+            "{what}: the system trusts no authorities ({error}): install its `ca-certificates`, or set SSL_CERT_FILE to the file \
+             of queue.rabbitmq.ca"
+        )),
         _ => QueueError::Unavailable(format!("{what}: {error}")),
     }
 }
@@ -54,5 +61,19 @@ fn code(error: &lapin::Error) -> Option<u16> {
     match error.kind() {
         ErrorKind::ProtocolError(amqp) => Some(amqp.get_id()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_system_without_authorities_is_named_with_the_way_out() {
+        let told = |text: &str| queue_error("cannot connect", &io::Error::other(text.to_owned()).into()).to_string();
+        assert!(told("Could not load any valid native certificates").contains("SSL_CERT_FILE"));
+        assert!(!told("connection refused").contains("SSL_CERT_FILE"));
     }
 }
