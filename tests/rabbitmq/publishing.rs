@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostler_queue::{Admin, Broker, ChannelSpec, Delivery, LeaseError, Queue, QueueError, Settlement};
+use hostler_queue::{
+    Admin, Broker, ChannelSpec, Delivery, LeaseError, Link, Queue, QueueError, REASON_ATTRIBUTE, SendError, Settlement,
+};
 use hostler_queue_rabbitmq::{Options, RabbitBroker};
 use hostler_types::message::{AttributeValue, Outgoing};
 use tokio::task::JoinSet;
@@ -114,4 +116,136 @@ async fn a_server_that_does_not_answer_is_given_up_in_time() {
     let (depths, mut sent) = timeout(2 * PATIENCE, asked).await.unwrap();
     assert!(matches!(depths, Err(QueueError::Unavailable(_))), "{depths:?}");
     assert!(sent.remove(0).is_err());
+}
+
+/// Evaluates an expression in the server, in which `Q` is the queue of this name.
+async fn evaluated(server: &'static RabbitMq, queue: &str, expression: &str) -> String {
+    let lookup = format!("{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{queue}\">>)), ");
+    let expression = format!("{lookup}{expression}.");
+    tokio::task::spawn_blocking(move || server.ctl(&["eval", &expression])).await.unwrap()
+}
+
+/// Stops a queue, which confirms nothing until it is resumed, as if it had no leader.
+async fn suspend(server: &'static RabbitMq, queue: &str) {
+    evaluated(server, queue, "sys:suspend(element(1, amqqueue:get_pid(Q)))").await;
+}
+
+async fn resume(server: &'static RabbitMq, queue: &str) {
+    evaluated(server, queue, "sys:resume(element(1, amqqueue:get_pid(Q)))").await;
+}
+
+/// Publishes a message with a header of this size to a queue, as another producer would.
+async fn publish_large(server: &'static RabbitMq, queue: &str, size: usize) {
+    let header = format!("{{<<\"big\">>, longstr, binary:copy(<<\"x\">>, {size})}}");
+    let properties = format!("[{{headers, [{header}]}}, {{delivery_mode, 2}}]");
+    let exchange = "rabbit_misc:r(<<\"/\">>, exchange, <<>>)";
+    let publish = format!("rabbit_basic:publish({exchange}, <<\"{queue}\">>, {properties}, <<\"body\">>)");
+    evaluated(server, queue, &publish).await;
+}
+
+/// The server closes the connection of a client that sends a frame which is too large.
+#[tokio::test]
+async fn headers_that_do_not_fit_end_no_connection() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let prefix = format!("{}-", unique("large"));
+    let broker = connect(server.url(), &prefix).await;
+    let queue = broker.open(&spec(false)).await.unwrap();
+    let attributes = |size: usize| [("big".to_owned(), AttributeValue::Text("x".repeat(size)))].into();
+    let large = Outgoing { attributes: attributes(200_000), ..Outgoing::default() };
+    let sent = broker.send(&jobs(), vec![Outgoing::default(), large, Outgoing::default()]).await;
+    assert!(matches!(&sent[..], [Ok(_), Err(SendError::Invalid(_)), Ok(_)]), "{sent:?}");
+    for delivery in taken(&queue, 2).await {
+        ack(&queue, delivery).await;
+    }
+
+    let name = format!("{prefix}jobs");
+    publish_large(server, &name, 115_000).await;
+    let Delivery { receipt, message, .. } = next(&queue).await;
+    let letter = Settlement::DeadLetter { receipt, message, reason: "y".repeat(17 * 1024) };
+    queue.settle(vec![letter]).await.remove(0).unwrap();
+    let dead = next(&broker.open_stored(&"jobs-dlq".parse().unwrap()).await.unwrap()).await;
+    let reason = dead.message.attributes[REASON_ATTRIBUTE].len();
+    assert!(reason < 17 * 1024 && reason > 10_000, "as much as there is room for: {reason}");
+
+    publish_large(server, &name, 128_000).await;
+    let released = Settlement::Release(next(&queue).await.receipt, Duration::from_secs(3600));
+    queue.settle(vec![released]).await.remove(0).unwrap();
+    let again = next(&queue).await;
+    assert_eq!((again.attempt, again.message.attributes["big"].len()), (2, 128_000), "it has no room to wait");
+    ack(&queue, again).await;
+    assert_eq!(*broker.link().borrow(), Link::Up);
+}
+
+/// A copy may take as long as its patience lasts, and leases end meanwhile.
+#[tokio::test]
+async fn an_ack_does_not_wait_for_the_copies_of_others() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let prefix = format!("{}-", unique("beside"));
+    let broker = connect(server.url(), &prefix).await;
+    let queue = broker.open(&spec(false)).await.unwrap();
+    send(&broker, 2, None).await;
+    let mut in_hand = taken(&queue, 2).await;
+    let (name, dlq) = (format!("{prefix}jobs"), format!("{prefix}jobs-dlq"));
+    suspend(server, &dlq).await;
+    let batch = vec![dead_letter(in_hand.remove(0)), Settlement::Ack(in_hand.remove(0).receipt)];
+    let settling = tokio::spawn(async move { queue.settle(batch).await });
+    let query = "ra:leader_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1)";
+    let total = format!("{{ok, {{_, Total}}, _}} = {query}, Total");
+    loop {
+        let left = evaluated(server, &name, &total).await;
+        assert!(!settling.is_finished(), "{left}");
+        if left.trim() == "1" {
+            break;
+        }
+    }
+    resume(server, &dlq).await;
+    let settled = settling.await.unwrap();
+    assert!(settled.iter().all(Result::is_ok), "{settled:?}");
+}
+
+/// Each try to publish would otherwise have a channel for as long as the queue has no leader.
+#[tokio::test]
+async fn messages_without_a_confirm_leave_no_channels_behind() {
+    const SENDERS: usize = 300;
+    const MOST: usize = 256;
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    let prefix = format!("{}-", unique("leak"));
+    let user = prefix.clone();
+    let ctl = |args: Vec<String>| {
+        tokio::task::spawn_blocking(move || server.ctl(&args.iter().map(String::as_str).collect::<Vec<_>>()))
+    };
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    ctl(words(&["add_user", &user, "secret"])).await.unwrap();
+    ctl(words(&["set_permissions", &user, ".*", ".*", ".*"])).await.unwrap();
+    let channels = async || {
+        let listed = ctl(words(&["list_connections", "user", "channels", "--silent"])).await.unwrap();
+        let counts = listed.lines().filter_map(|line| line.strip_prefix(&user)?.trim().parse::<usize>().ok());
+        counts.sum::<usize>()
+    };
+    let broker = Arc::new(connect(server.url().replace("guest:guest", &format!("{user}:secret")), &prefix).await);
+    broker.open(&spec(false)).await.unwrap();
+    send(&broker, 1, None).await;
+    let name = format!("{prefix}jobs");
+    suspend(server, &name).await;
+    let mut sending = JoinSet::new();
+    for _ in 0..SENDERS {
+        let broker = Arc::clone(&broker);
+        sending.spawn(async move { broker.send(&jobs(), vec![Outgoing::default()]).await.remove(0) });
+    }
+    let mut most = 0;
+    while most < MOST {
+        most = most.max(channels().await);
+        assert!(sending.try_join_next().is_none(), "{most} channels when the first was given up");
+    }
+    assert_eq!(most, MOST);
+    for sent in sending.join_all().await {
+        assert!(matches!(sent, Err(SendError::Queue(QueueError::Unavailable(_)))), "{sent:?}");
+    }
+    let deadline = Instant::now() + PATIENCE;
+    // Those who came to their turn at the very end have sent nothing, and leave idle channels.
+    while channels().await > SENDERS - MOST {
+        assert!(Instant::now() < deadline, "{} channels are left", channels().await);
+    }
+    resume(server, &name).await;
+    send(&broker, 1, None).await;
 }
