@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Consumer;
@@ -31,6 +31,13 @@ const DECISION: Duration = HOOK_TIMEOUT.saturating_mul(2);
 /// Maximum time until the event loop receives the hook's decision. Includes one second for the hook's task to start,
 /// because the task may have to wait for a thread.
 pub(super) const DECIDED_AFTER: Duration = DECISION.saturating_add(Duration::from_secs(1));
+
+/// Maximum time for which a consumer that has ended waits until its queue rests. The service takes back the messages of a
+/// host that does not give them back.
+const REST_LIMIT: Duration = Duration::from_secs(10);
+
+/// Delay before a queue that broke the contract of [`Queue::taken_back`] is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Identifies a delivery within its consumer.
 pub(super) type Id = DeliveryId;
@@ -65,8 +72,9 @@ pub(super) struct Effects {
     pub(super) stop_polling: CancellationToken,
     spans: Option<Spans>,
     states: Option<Changes>,
-    /// The last announcement of a rest. The next receive call waits for its end, so that it cannot end that call's messages.
-    resting: Option<JoinHandle<()>>,
+    /// Cancelled when the queue has carried out the last announcement of a rest. Every later receive call waits for that,
+    /// because a rest that ends after the beginning of a receive call would stop its messages. So does the next rest.
+    resting: Option<CancellationToken>,
     /// Task that signals the leases which the service takes away. Ends with this value.
     _losses: JoinSet<()>,
 }
@@ -98,7 +106,7 @@ impl Effects {
         let (guests, name) = (consumer.guests.clone(), Arc::clone(&consumer.spec.name));
         Self {
             resting: None,
-            _losses: watch_losses(&queue, &signals),
+            _losses: watch_losses(&queue, &name, &signals),
             world: Arc::new(World { queue, handler, guests, signals, name }),
             replies: consumer.replies.clone(),
             stop_polling: CancellationToken::new(),
@@ -118,7 +126,7 @@ impl Effects {
         let stop = self.stop_polling.clone();
         let spans = self.spans.clone().map(|spans| (spans, SystemTime::now()));
         let answer = self.answer(Signal::Received { asked, result: Err(died("receive")) });
-        let resting = self.resting.take();
+        let resting = self.resting.clone();
         tokio::spawn(async move {
             // A stop ends the wait, so that a rest that hangs holds up no drain.
             let _ = stop.run_until_cancelled(ended(resting)).await;
@@ -133,16 +141,25 @@ impl Effects {
     /// Announces to the queue that nothing will be received for a while. The announcements and the receive calls after them
     /// reach the queue one after another, because a receive call ends the rest.
     pub(super) fn rest(&mut self) {
-        let (world, before) = (Arc::clone(&self.world), self.resting.take());
-        self.resting = Some(tokio::spawn(async move {
+        let (world, done) = (Arc::clone(&self.world), CancellationToken::new());
+        let before = self.resting.replace(done.clone());
+        tokio::spawn(async move {
+            // Also cancels the token if the queue panics.
+            let _done = done.drop_guard();
             ended(before).await;
             world.queue.rest().await;
-        }));
+        });
     }
 
-    /// Waits until the queue has given back what it must for a rest.
-    pub(super) async fn rested(&mut self) {
-        ended(self.resting.take()).await;
+    /// Waits until the queue has given back what it must for a rest, up to [`REST_LIMIT`].
+    pub(super) async fn rested(&self) {
+        if timeout(REST_LIMIT, ended(self.resting.clone())).await.is_err() {
+            let consumer = &*self.world.name;
+            tracing::warn!(
+                consumer,
+                "the queue did not rest in time; the service itself takes back what it sent ahead"
+            );
+        }
     }
 
     /// Extends the leases in `heartbeat`. The new lease duration counts from `sent_at`.
@@ -253,20 +270,32 @@ impl Effects {
     }
 }
 
-/// Waits for the end of a task, if there is one.
-async fn ended(task: Option<JoinHandle<()>>) {
-    if let Some(task) = task {
-        // A task that panicked has also ended.
-        let _ = task.await;
+/// Waits for the end of a rest, if there is one.
+async fn ended(rest: Option<CancellationToken>) {
+    if let Some(rest) = rest {
+        rest.cancelled().await;
     }
 }
 
-/// Starts the task that signals the leases which the service takes away.
-fn watch_losses(queue: &Arc<dyn Queue>, signals: &Arc<Signals<Signal>>) -> JoinSet<()> {
-    let (queue, signals, mut task) = (Arc::clone(queue), Arc::clone(signals), JoinSet::new());
+/// Starts the task that signals the leases which the service takes away. The queue is asked again after a panic, and after
+/// an empty answer, which the contract forbids.
+fn watch_losses(queue: &Arc<dyn Queue>, name: &Arc<str>, signals: &Arc<Signals<Signal>>) -> JoinSet<()> {
+    let (queue, name, signals) = (Arc::clone(queue), Arc::clone(name), Arc::clone(signals));
+    let mut task = JoinSet::new();
     task.spawn(async move {
         loop {
-            signals.send(Signal::TakenBack(queue.taken_back().await));
+            // A task of its own, because it may panic. Ends with this one.
+            let (asked, mut asking) = (Arc::clone(&queue), JoinSet::new());
+            asking.spawn(async move { asked.taken_back().await });
+            match asking.join_next().await {
+                Some(Ok(leases)) if !leases.is_empty() => signals.send(Signal::TakenBack(leases)),
+                answer => {
+                    let error = answer.and_then(Result::err).map(|error| error.to_string());
+                    let error = error.unwrap_or_else(|| "the queue named no lease".to_owned());
+                    tracing::error!(consumer = &*name, error, "cannot learn which leases are taken away; asking again");
+                    sleep(AGAIN).await;
+                }
+            }
         }
     });
     task
@@ -339,15 +368,4 @@ fn died(task: &str) -> QueueError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_limit_of_the_host_prevents_is_no_failure_of_the_handler() {
-        let fault = || "S3 cannot be reached".to_owned();
-        assert_eq!(unfit(fault(), None), Outcome::Failed(fault()));
-        assert_eq!(unfit(fault(), Some(Limit::Descriptors)), Outcome::HostLimit(Limit::Descriptors, fault()));
-        assert_eq!(unsent(&"full", None), Outcome::Failed("its reply was not sent: full".into()));
-        assert!(matches!(unsent(&"full", Some(Limit::Threads)), Outcome::HostLimit(Limit::Threads, _)));
-    }
-}
+mod tests;

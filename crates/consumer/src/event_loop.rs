@@ -358,3 +358,6 @@ impl EventLoop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

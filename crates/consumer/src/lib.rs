@@ -51,6 +51,8 @@ mod signals;
 mod spans;
 mod spared;
 mod status;
+#[cfg(test)]
+mod trial;
 
 pub use failures::{Failing, Failures};
 pub use in_flight::{Cancellation, DeliveryId, InFlight, Stage};

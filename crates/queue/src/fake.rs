@@ -385,7 +385,11 @@ impl Queue for FakeQueue {
 
     async fn taken_back(&self) -> Vec<LeaseHandle> {
         let queue = self.spec.channel.queue();
-        self.shared.until(|state| state.taken_back.contains_key(queue)).await;
-        self.shared.lock().taken_back.remove(queue).unwrap_or_default()
+        loop {
+            self.shared.until(|state| state.taken_back.contains_key(queue)).await;
+            if let Some(leases) = self.shared.lock().taken_back.remove(queue) {
+                return leases;
+            }
+        }
     }
 }

@@ -104,14 +104,15 @@ pub trait Queue: Send + Sync + 'static {
     /// Announces that nothing will be received for a while, because of a pause, an open breaker, a drain or a rate limit.
     /// A driver whose service sends messages ahead ([`ChannelSpec::window`](crate::ChannelSpec::window)) gives back the
     /// messages that no receive has returned. Other receivers can then have them. Leases stay valid. The next receive ends
-    /// the rest, so it must not begin before this call has ended. The default does nothing, for services that send only
-    /// what a receive asks for.
+    /// the rest, so neither it nor another call of this method may begin before this call has ended. There is one exception:
+    /// a receive whose `stop` is already cancelled ends no rest, and may begin at any time. The default does nothing, for
+    /// services that send only what a receive asks for.
     async fn rest(&self) {}
 
     /// Waits until the service takes leases away before their ends, and returns these leases. For example, RabbitMQ takes
     /// back all messages of a lost connection. The caller must stop the handlers, because other receivers can have the
-    /// messages. No lease is returned twice. The future can be dropped at any time without losing leases. By default,
-    /// waits forever, for services whose leases last until their ends.
+    /// messages. Returns at least one lease, and no lease twice. The future can be dropped at any time without losing leases.
+    /// By default, waits forever, for services whose leases last until their ends.
     async fn taken_back(&self) -> Vec<LeaseHandle> {
         std::future::pending().await
     }
