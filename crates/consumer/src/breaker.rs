@@ -112,6 +112,11 @@ impl<I: Copy + PartialEq> Breaker<I> {
         matches!(self.state, State::Open { .. })
     }
 
+    /// Returns `true` while the probe is in hand. Until its end, nothing else is received.
+    pub fn has_probe(&self) -> bool {
+        matches!(self.state, State::Probing(Some(_)))
+    }
+
     /// Returns the breaker's state for the health file. `None`: the breaker is closed.
     pub fn shown(&self) -> Option<BreakerState> {
         match self.state {

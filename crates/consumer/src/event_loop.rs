@@ -206,7 +206,7 @@ impl EventLoop {
                 Next::Event => return None,
                 Next::Rest(at) => {
                     self.effects.rest();
-                    return Some(at);
+                    return at;
                 }
             }
         }

@@ -12,6 +12,7 @@
 //! | `failures` | settlements and lease extensions that keep failing, and the time of the first failure | none |
 //! | `spared` | attempts that do not count, because a host limit ended them | none |
 //! | `poll_schedule` | decides when to receive, and how many messages to request | none |
+//! | `poll_schedule/rest` | decides when the queue is told that nothing will be received for a while | none |
 //! | `in_hand` | the loop's data about one delivery | none |
 //! | `in_flight` | data for `hostler inflight` and `hostler cancel` | none |
 //! | `event_loop` | turns signals and deadlines into events, and drives all of the above | through `effects` |
