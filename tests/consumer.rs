@@ -1,5 +1,6 @@
 //! The whole consumer on the fake queue, under a paused clock: poll schedule, leases, policy, settler, FIFO gate, drain.
 
+mod asked_again;
 mod cancel;
 mod held_back;
 mod not_due;
@@ -15,7 +16,7 @@ use hostler_consumer::{Consumer, Phase, Policy, Requests, Spec, StatusHandle, Su
 use hostler_handler::{Call, Handler, Outcome, Pools};
 use hostler_health::State;
 use hostler_queue::fake::{Ending, FakeBroker};
-use hostler_queue::{Admin, Broker, ChannelSpec, LeaseError, QueueError};
+use hostler_queue::{Admin, Broker, ChannelSpec, LeaseError};
 use hostler_queue_telemetry::{Producer, Replies};
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
@@ -384,68 +385,6 @@ async fn a_settlement_whose_lease_is_lost_is_given_up() {
     stage.broker.fail_settles(1, &LeaseError::Lost("taken".into()));
     stage.until_started(2).await;
     assert_eq!(stage.runs()[1].attempt, 2, "it comes again when its lease has passed");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_queue_that_fails_is_asked_again_and_shown_as_not_polled() {
-    // One receive takes all slots, which must not be mistaken for being full.
-    let stage = Stage::start(Spec { concurrency: 4, ..spec() }, []).await;
-    stage.broker.fail_receives(4, &QueueError::Unavailable("down".into()));
-    while stage.broker.calls().receive < 4 {
-        assert_eq!(stage.status.get().last_poll_at, None);
-        sleep(SECOND / 10).await;
-    }
-    stage.broker.send(&work(), vec![Outgoing { body: "ack".into(), ..Outgoing::default() }]).await;
-    stage.until_settled(1).await;
-    assert!(stage.status.get().last_poll_at.is_some());
-    assert!(stage.broker.calls().receive >= 5);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_queue_that_refuses_the_first_receive_ends_its_consumer() {
-    let stage = Stage::start(spec(), ["ack"]).await;
-    stage.broker.fail_receives(1, &QueueError::Unavailable("down".into()));
-    stage.broker.fail_receives(100, &QueueError::Refused("denied".into()));
-    let begin = Instant::now();
-    let summary = stage.ended().await;
-    assert_eq!(summary, Summary { refused: Some("consumer test cannot receive: denied".into()), ..Summary::default() });
-    assert!((3..10).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
-}
-
-/// SQS needs a second or more until a queue that was made is known everywhere.
-#[tokio::test(start_paused = true)]
-async fn a_queue_that_is_not_known_yet_is_waited_for() {
-    let stage = Stage::start(spec(), ["ack"]).await;
-    stage.broker.fail_receives(2, &QueueError::Refused("there is none".into()));
-    stage.until_settled(1).await;
-    assert_eq!(stage.drained().await.refused, None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_consumer_that_is_resumed_long_after_its_start_does_not_end_for_a_refusal() {
-    let stage = Stage::start(spec(), ["ack"]).await;
-    stage.broker.fail_receives(1, &QueueError::Unavailable("down".into()));
-    stage.pause.send_replace(true);
-    sleep(60 * SECOND).await;
-    stage.broker.fail_receives(10, &QueueError::Refused("denied".into()));
-    stage.pause.send_replace(false);
-    stage.until_settled(1).await;
-    assert_eq!(stage.drained().await.refused, None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_queue_that_refuses_a_later_receive_is_asked_again() {
-    let stage = Stage::start(spec(), []).await;
-    while stage.status.get().last_poll_at.is_none() {
-        sleep(SECOND / 10).await;
-    }
-    stage.broker.fail_receives(3, &QueueError::Refused("denied".into()));
-    while stage.broker.calls().receive < 5 {
-        sleep(SECOND / 10).await;
-    }
-    stage.broker.send(&work(), vec![Outgoing { body: "ack".into(), ..Outgoing::default() }]).await;
-    stage.until_settled(1).await;
-    assert_eq!(stage.drained().await.refused, None);
 }
 
 #[tokio::test(start_paused = true)]
