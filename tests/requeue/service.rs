@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use hostler_ops::requeue::{Ended, MoveRequest, Report, run};
 use hostler_queue::fake::FakeBroker;
 use hostler_queue::{
-    Admin, Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive,
-    SendError, Sent, Settlement, Unsettled,
+    Admin, Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Link, Origin, Queue, QueueError,
+    Receive, SendError, Sent, Settlement, Unsettled,
 };
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, Message, Outgoing};
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -53,6 +54,10 @@ impl Broker for Service {
 
     fn origin(&self, channel: &Channel) -> Origin {
         self.fake.origin(channel)
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.fake.link()
     }
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
