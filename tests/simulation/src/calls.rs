@@ -131,7 +131,9 @@ impl Judge {
                     delivery.removal = self.kind_of_removal(delivery, counted, moves, drained);
                 }
                 let mut broken = self.faults_of_call(delivery, counted, fate, seconds, drained);
-                let wait = seconds.filter(|_| knows_the_time).and_then(|seconds| delivery.fault_of_wait(seconds));
+                let wait = seconds
+                    .filter(|_| knows_the_time)
+                    .and_then(|seconds| delivery.fault_of_wait(seconds, &self.scenario));
                 broken.extend(wait);
                 broken.extend(seconds.and_then(|seconds| behind.fault(delivery, seconds)));
                 violations.extend(broken.into_iter().map(|broken| format!("{} ({receipt}): {broken}", delivery.name)));
@@ -175,7 +177,7 @@ impl Judge {
         if one.settled {
             broken.push("2: asked for again after it was settled".into());
         }
-        if one.lost_at.is_some() {
+        if one.lost_at.is_some() || one.taken_at.is_some_and(|at| Instant::now() > at + LATE) {
             broken.push("2: asked for after its lease was lost".into());
         }
         let Some(seconds) = seconds else {
@@ -304,7 +306,8 @@ impl Judge {
                         lives[life].removed.insert(delivery.name.clone(), now);
                     }
                 }
-                // An answer that arrives after the end of the lease, by the lease's own clock, is too late to extend it.
+                // An answer that arrives after the end of the lease, by the lease's own clock, is too late to extend it. So is one
+                // that arrives after the service took the lease back.
                 Answered::Done if delivery.ours_until.is_none_or(|until| until < now) => {}
                 Answered::Done => {
                     delivery.ours_until = Some(self.ours_until(delivery.called_at, delivery.called_for));
@@ -337,7 +340,7 @@ impl Judge {
             state.violations.push(format!("6: process {life} has exited, and {receipts:?} came for it"));
         }
         for receipt in receipts {
-            if let Some(delivery) = state.deliveries.get_mut(receipt) {
+            if let Some(delivery) = state.deliveries.get_mut(receipt).filter(|one| one.taken_at.is_none()) {
                 delivery.ours_until = Some(self.ours_until(asked_at, self.scenario.lease));
             }
         }

@@ -68,7 +68,7 @@ fn of(scenario: &Scenario, end: &End, attempt: u32) -> Allowed {
         End::HostLimit => Allowed { release: Some((1, LONGEST_REST)), ..Allowed::default() },
         End::Delay(_) if attempt >= scenario.attempts() => bury,
         End::Delay(delay) => {
-            let most = (*delay).min(LONGEST);
+            let most = (*delay).min(LONGEST).min(scenario.max_release);
             // The time since the receive counts towards the maximum delay.
             let least =
                 if most < LONGEST - Duration::from_secs(3600) { most } else { most - Duration::from_secs(3600) };
@@ -86,12 +86,13 @@ fn timed_out(scenario: &Scenario, attempt: u32) -> Allowed {
 
 fn failed(scenario: &Scenario, attempt: u32) -> Allowed {
     let retry = &scenario.retry;
-    let release = if attempt <= retry.requeues {
-        (retry.requeue_delay.as_secs(), retry.requeue_delay.as_secs())
+    let (least, most) = if attempt <= retry.requeues {
+        (retry.requeue_delay, retry.requeue_delay)
     } else if attempt < scenario.attempts() {
-        (0, retry.max_delay.min(retry.delay * (1 << (attempt - retry.requeues - 1).min(8))).as_secs())
+        (Duration::ZERO, retry.max_delay.min(retry.delay * (1 << (attempt - retry.requeues - 1).min(8))))
     } else {
         return Allowed { bury: true, ..Allowed::default() };
     };
-    Allowed { release: Some(release), ..Allowed::default() }
+    let seconds = |delay: Duration| delay.min(scenario.max_release).as_secs();
+    Allowed { release: Some((seconds(least), seconds(most))), ..Allowed::default() }
 }

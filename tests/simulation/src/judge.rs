@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use hostler_health::{BreakerState, ConsumerReport};
 
-use super::record::{Delivery, Fate, Life, State, UNSURE};
+use super::record::{Delivery, Fate, Life, State};
 use super::scenario::{End, Scenario};
 use super::settling::Kind;
 
@@ -94,7 +94,8 @@ impl Judge {
         }
         let broken = self.fault_of_attempt(&state, life, name, attempt);
         state.violations.extend(broken);
-        let waits_until = state.fates.get(name).and_then(|fate| fate.not_before).filter(|at| *at + UNSURE > now);
+        let waits_until =
+            state.fates.get(name).and_then(|fate| fate.not_before).filter(|at| *at + self.scenario.unsure() > now);
         let delivery = Delivery {
             number: state.deliveries.len(),
             name: name.to_owned(),
@@ -121,19 +122,22 @@ impl Judge {
             settled: false,
             released: false,
             lost_at: None,
+            taken_at: None,
             owed: None,
             is_cancelled: false,
         };
         state.deliveries.insert(receipt.to_owned(), delivery);
     }
 
-    /// Checks the attempt number of a receive. The embedded queue counts every receive, except those given back because no
-    /// handler ran or the host was at a limit. A receive just before a kill may be unknown to the judge.
+    /// Checks the attempt number of a receive. An exact queue counts every receive, except those given back because no
+    /// handler ran or the host was at a limit, and those before the message's time. A receive just before a kill may be unknown to
+    /// the judge.
     fn fault_of_attempt(&self, state: &State, life: usize, name: &str, attempt: u32) -> Option<String> {
         let same = |one: &&Delivery| one.name == name && self.scenario.is_exact();
         let last = state.deliveries.values().filter(same).max_by_key(|one| one.number)?;
         let is_given_back = last.released && (last.started_at.is_none() || last.end() == Some(&End::HostLimit));
-        let expected = last.attempt + u32::from(!is_given_back);
+        let is_early = last.waits_until.is_some() && !last.released;
+        let expected = last.attempt + u32::from(!is_given_back && !is_early);
         (last.life == life && attempt != expected).then(|| format!("attempt {attempt} of {name} comes, not {expected}"))
     }
 
@@ -152,6 +156,19 @@ impl Judge {
                 .or(is_shorter.then_some("a lease was shortened under a running handler"))
         });
         state.violations.extend(broken.map(|broken| format!("{receipt}: {broken}")));
+    }
+
+    /// Records that the service takes leases back before their ends. It may deliver the messages to others from now on.
+    pub fn taken_back(&self, receipts: &[String]) {
+        let mut state = self.see(|| format!("queue takes {receipts:?} back"));
+        let now = Instant::now();
+        let State { deliveries, lives, .. } = &mut *state;
+        for receipt in receipts {
+            let Some(delivery) = deliveries.get_mut(receipt) else { continue };
+            (delivery.until, delivery.taken_at) = (now, Some(now));
+            (delivery.ours_until, delivery.owed) = (None, None);
+            lives[delivery.life].changed_at = Some(now);
+        }
     }
 
     pub fn copied(&self, name: &str) {
@@ -213,10 +230,14 @@ impl Judge {
         }
     }
 
-    /// Checks promises 2 and 6: an exiting process leaves no work behind.
-    pub fn exited(&self, life: usize, in_flight: usize, in_hand: usize) {
+    /// Checks promises 2 and 6: an exiting process leaves no work behind. `ahead`: number of messages that the service has sent ahead
+    /// to the process, if known.
+    pub fn exited(&self, life: usize, in_flight: usize, in_hand: usize, ahead: Option<usize>) {
         let mut state = self.see(|| format!("process {life} exits"));
         state.lives[life].over = true;
+        if let Some(ahead) = ahead.filter(|ahead| *ahead > 0) {
+            state.violations.push(format!("6: process {life} exits, and keeps {ahead} that were sent ahead"));
+        }
         if (in_flight, in_hand) != (0, 0) {
             state
                 .violations
@@ -278,7 +299,7 @@ impl Judge {
             broken.push(format!("{name} starts {:?} before its time", at - now));
         }
         let mine = receipt_of(state, life, name, attempt).map(|receipt| &state.deliveries[&receipt]);
-        if mine.is_none_or(|delivery| delivery.until <= now) {
+        if mine.is_none_or(|delivery| delivery.until <= now && delivery.taken_at != Some(now)) {
             broken.push(format!("3: {name} starts without a lease"));
         }
         let Some(group) = state.fates.get(name).and_then(|fate| fate.group.as_ref()) else { return broken };
@@ -328,10 +349,10 @@ impl Judge {
             let name = &delivery.name;
             // Stopping a real guest takes up to 60 ms. Stopping a simulated guest takes no time.
             let stopping = if end.is_none() { Duration::from_millis(60) } else { Duration::ZERO };
-            if now + stopping > delivery.until {
+            if now + stopping > delivery.until && delivery.taken_at.is_none() {
                 violations.push(format!("3: {name} ({receipt}) ran on after its lease, or to its very end"));
             }
-            if delivery.lost_at.is_some_and(|at| now > at + LATE) {
+            if delivery.lost_at.max(delivery.taken_at).is_some_and(|at| now > at + LATE) {
                 violations.push(format!("3: {name} ({receipt}) ran on after its lease was known to be lost"));
             }
             if now > started_at + self.scenario.processing_timeout + LATE {

@@ -1,8 +1,9 @@
-//! Deterministic simulation in virtual time, of two worlds. In `sqs`, the consumer and the SQS driver run on a model of SQS with
+//! Deterministic simulation in virtual time, of three worlds. In `sqs`, the consumer and the SQS driver run on a model of SQS with
 //! all its faults. In `embedded`, the consumer and the embedded queue run on a real file, while the file is locked, cannot be
-//! changed, or is moved away.
+//! changed, or is moved away. In `push`, the consumer runs on a model of a broker that sends messages ahead, loses connections, and
+//! takes leases back with them. That model stands for the driver too.
 //!
-//! A seed makes a scenario (`scenario`), which is played (`run`) with processes that come and go (`system`) in a world (`site`). The
+//! A seed (`key`) makes a scenario (`scenario`), which is played (`run`) with processes that come and go (`system`) in a world (`site`). The
 //! handler does as planned (`worker`), and the `judge` sees everything, calls to the queue too (`calls`), keeps what it needs of it
 //! (`record`), and holds it against the promises: the settlements against the policy (`dispositions`), the health of each second, the breaker, pauses and
 //! the rate limit against what happened (`progress`), and what an operator cancels (`cancels`). The same seed gives the same run.
@@ -11,11 +12,14 @@
 
 pub mod calls;
 pub mod cancels;
+pub mod contract;
 pub mod dispositions;
 pub mod embedded;
 pub mod judge;
+pub mod key;
 pub mod order;
 pub mod progress;
+pub mod push;
 pub mod record;
 pub mod run;
 pub mod scenario;
@@ -29,10 +33,11 @@ use std::panic;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-pub use scenario::{Key, Kind};
+pub use key::{Key, Kind};
 pub use system::System;
 
-use scenario::{CLASSES, Scenario};
+use key::CLASSES;
+use scenario::Scenario;
 
 /// A run that broke a promise.
 pub struct Failure {

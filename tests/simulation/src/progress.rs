@@ -36,19 +36,26 @@ impl Judge {
         life.changed_at = Some(Instant::now());
     }
 
-    /// Checks the health file of a process. Returns true while the process runs.
-    pub fn looked(&self, life: usize, report: ConsumerReport) -> bool {
+    /// Checks the health file of a process, and what the service has sent ahead to it, if known. Returns true while the process runs.
+    pub fn looked(&self, life: usize, report: ConsumerReport, ahead: Option<usize>) -> bool {
         let mut state = self.state.lock().unwrap();
         let now = Instant::now();
         if state.lives[life].over {
             return false;
         }
         let rests = report.rests();
+        let is_probing = report.breaker == Some(BreakerState::Probing);
         let limit = report.healthcheck_timeout;
         let reasons = judged(report, wall(self.started_at, now));
         let since = if rests { state.lives[life].resting_since.or(Some(now)) } else { None };
         state.lives[life].resting_since = since;
         let broken = faults_of_health(&self.scenario, &state, &state.lives[life], &reasons, limit, now);
+        let may_keep = !state.lives[life].may_receive_nothing(is_probing, state.paused_at, now);
+        if let Some(ahead) = ahead.filter(|ahead| *ahead > 0 && !may_keep) {
+            state
+                .violations
+                .push(format!("process {life} keeps {ahead} that were sent ahead, and may receive nothing"));
+        }
         drop(state);
         if let Some(broken) = broken {
             let reasons = reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -140,6 +147,15 @@ impl Life {
         broken
     }
 
+    /// Returns true if the process knows that it may receive nothing for a while: it is paused, its breaker is open, or its breaker
+    /// has its probe.
+    fn may_receive_nothing(&self, is_probing: bool, paused_at: Option<Instant>, now: Instant) -> bool {
+        let long_ago = |since: Option<Instant>| since.is_some_and(|since| now > since + LATE);
+        let is_smooth = [self.changed_at, paused_at].into_iter().flatten().all(|at| now > at + SECOND);
+        let is_shut = long_ago(self.held_since) || long_ago(self.resting_since);
+        self.drained_at.is_none() && is_smooth && (is_shut || (is_probing && self.probes > 0))
+    }
+
     /// Returns the faults of a handler that starts while the breaker has this state.
     pub fn faults_of_breaker(&self, scenario: &Scenario, shown: Option<&ConsumerReport>, now: Instant) -> Vec<String> {
         let (Some(breaker), Some(shown)) = (scenario.breaker, shown) else { return Vec::new() };
@@ -168,7 +184,7 @@ impl Life {
 mod tests {
     use hostler_types::Rate;
 
-    use super::super::scenario::Key;
+    use super::super::key::Key;
     use super::*;
 
     #[test]

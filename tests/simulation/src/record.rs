@@ -8,15 +8,13 @@ use tokio::time::Instant;
 use super::scenario::{End, SHORTEST_LEASE, Scenario};
 use super::settling::{Calls, Kind};
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// Time for which a removed message must not be processed again by the process that removed it.
 const MEMORY: Duration = Duration::from_secs(600);
 
 /// The time for which a message that is not due is hidden at most.
 pub const TURN: Duration = Duration::from_secs(11 * 3600);
-
-/// Maximum lag of a process's view of the service's time: answers tell whole seconds, and are late by up to eight. What it
-/// hides, it hides for a second more.
-pub const UNSURE: Duration = Duration::from_secs(12);
 
 /// Fate of a message.
 #[derive(Debug, Default)]
@@ -75,6 +73,8 @@ pub struct Delivery {
     /// Set if the queue has released the message. The process may not know this yet.
     pub released: bool,
     pub lost_at: Option<Instant>,
+    /// Time at which the service took the lease back, which its process knows at once.
+    pub taken_at: Option<Instant>,
     /// Time since which a call for the delivery is due.
     pub owed: Option<Instant>,
     /// True if an operator has cancelled it, or is about to.
@@ -175,11 +175,12 @@ impl Delivery {
     }
 
     /// The fault of a release for so many seconds of what was given away before its time: it is to come again when it is due, or
-    /// after a turn of 11 h.
-    pub fn fault_of_wait(&self, seconds: u64) -> Option<String> {
+    /// after a turn of 11 h. A push broker tells the end of the turn.
+    pub fn fault_of_wait(&self, seconds: u64, scenario: &Scenario) -> Option<String> {
         let due = self.waits_until.filter(|_| self.started_at.is_none())?;
+        let due = if scenario.pushes() { due.min(self.received_at + scenario.max_release) } else { due };
         let left = due.saturating_duration_since(Instant::now()).min(TURN);
-        let most = due.saturating_duration_since(self.received_at).min(TURN) + UNSURE;
+        let most = due.saturating_duration_since(self.received_at).min(TURN) + scenario.unsure().max(SECOND);
         let hidden = Duration::from_secs(seconds);
         (!(left..=most).contains(&hidden)).then(|| format!("hidden for {seconds} s, and it is due after {left:?}"))
     }

@@ -11,7 +11,9 @@ use tokio::time::{Instant, sleep, timeout};
 use super::cancels::operate;
 use super::embedded::Embedded;
 use super::judge::Judge;
-use super::scenario::{Key, Kind, Scenario, Turn};
+use super::key::{Key, Kind};
+use super::push::Push;
+use super::scenario::{Scenario, Turn};
 use super::site::{Line, Opened, Site};
 use super::sqs::Sqs;
 use super::system::{Parts, Stage, System};
@@ -54,6 +56,7 @@ pub fn play(system: System, key: &Key, keeps_trace: bool) -> (Vec<String>, Vec<S
         let site: Arc<dyn Site> = match key.kind {
             Kind::Sqs => Arc::new(Sqs::new(system, told, seen, &lines).await),
             Kind::Embedded => Arc::new(Embedded::new(system, told, seen).await),
+            Kind::Push => Arc::new(Push::new(told, seen)),
         };
         let world = World { system, lines, origin: Instant::now(), scenario, judge, site };
         world.play().await;
@@ -82,6 +85,12 @@ impl World {
                 Turn::Crash => {
                     self.kill(process);
                     process = self.start().await;
+                }
+                Turn::Cut => {
+                    self.judge.note(|| "the connection is lost".into());
+                    self.site.cut();
+                    // A receive that ends with its connection is no completed poll.
+                    self.judge.outage(Duration::ZERO);
                 }
                 Turn::Boot => {
                     self.kill(process);
@@ -167,12 +176,12 @@ impl World {
 
     /// Checks every second what the health check would report about a process.
     fn watch(&self, line: Line) {
-        let judge = Arc::clone(&self.judge);
+        let (judge, site) = (Arc::clone(&self.judge), Arc::clone(&self.site));
         tokio::spawn(async move {
             loop {
                 sleep(Duration::from_secs(1)).await;
                 let Some(report) = line.shown() else { continue };
-                if !judge.looked(line.life, report) {
+                if !judge.looked(line.life, report, site.sent_ahead(line.life)) {
                     return;
                 }
             }
@@ -192,7 +201,12 @@ impl World {
             Ok(Ok(())) => {
                 let shown = process.line.board.lock().unwrap().as_ref().map(|board| board());
                 let (in_flight, in_hand) = shown.map_or((0, 0), |(report, in_hand)| (report.in_flight, in_hand));
-                self.judge.exited(process.line.life, in_flight as usize, in_hand);
+                self.judge.exited(
+                    process.line.life,
+                    in_flight as usize,
+                    in_hand,
+                    self.site.sent_ahead(process.line.life),
+                );
             }
             Ok(Err(panic)) => self.judge.break_promise(format!("8: process {} panicked: {panic}", process.line.life)),
             Err(_) => {

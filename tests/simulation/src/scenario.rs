@@ -1,104 +1,24 @@
 //! A scenario: all events of one simulation run, generated from its seed.
 
-use std::collections::BTreeSet;
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use fastrand::Rng;
 use hostler_config::{Breaker, OnProcessingTimeout, Rate, Retry, Share};
 use hostler_queue::ChannelSpec;
 
+use super::key::{Key, Kind};
+
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Maximum delay of a release, except in scenarios with an intentionally small limit (AWS limit: 12 h).
+const LONGEST_RELEASE: Duration = Duration::from_secs(12 * 3600);
 
 /// Minimum lease in seconds, except in scenarios with intentionally short leases.
 pub const SHORTEST_LEASE: u64 = 12;
 
-/// Kinds of faults in some scenarios. Shrinking removes one kind after another.
-pub const CLASSES: [&str; 21] = [
-    "lost-requests",
-    "lost-answers",
-    "refusals",
-    "entries",
-    "latency",
-    "duplicates",
-    "stale",
-    "drains",
-    "crashes",
-    "pauses",
-    "work",
-    "failures",
-    "outages",
-    "holds",
-    "breaker",
-    "rate-limit",
-    "lingering",
-    "clocks",
-    "denials",
-    "cancels",
-    "not-before",
-];
-
-/// Available worlds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Kind {
-    #[default]
-    Sqs,
-    Embedded,
-}
-
-/// Name of a scenario: its world, its seed, and the parts left out. As text: `17`, `embedded:17`,
-/// `17:messages=3:without=latency,work`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Key {
-    pub kind: Kind,
-    pub seed: u64,
-    pub messages: Option<usize>,
-    pub without: BTreeSet<&'static str>,
-}
-
-/// Prefix of a key for the world of the embedded queue.
-const EMBEDDED: &str = "embedded:";
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.kind == Kind::Embedded {
-            f.write_str(EMBEDDED)?;
-        }
-        write!(f, "{}", self.seed)?;
-        if let Some(count) = self.messages {
-            write!(f, ":messages={count}")?;
-        }
-        if !self.without.is_empty() {
-            write!(f, ":without={}", self.without.iter().copied().collect::<Vec<_>>().join(","))?;
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for Key {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, text) = text.strip_prefix(EMBEDDED).map_or((Kind::Sqs, text), |text| (Kind::Embedded, text));
-        let mut parts = text.split(':');
-        let seed = parts.next().and_then(|seed| seed.parse().ok()).ok_or_else(|| format!("no seed in {text:?}"))?;
-        let mut key = Self { kind, seed, ..Self::default() };
-        for part in parts {
-            match part.split_once('=') {
-                Some(("messages", count)) => key.messages = Some(count.parse().map_err(|_| format!("{part:?}"))?),
-                Some(("without", names)) => {
-                    for name in names.split(',') {
-                        let known = CLASSES.into_iter().find(|class| *class == name);
-                        key.without.insert(known.ok_or_else(|| format!("{name:?} is none of {CLASSES:?}"))?);
-                    }
-                }
-                _ => return Err(format!("{part:?} is not understood")),
-            }
-        }
-        Ok(key)
-    }
-}
+/// Maximum lag of a process's view of the time of SQS: answers tell whole seconds, and are late by up to eight. What it hides, it
+/// hides for a second more.
+const UNSURE: Duration = Duration::from_secs(12);
 
 /// Rate of each fault, from 0 to 1.
 #[derive(Debug, Clone, Copy, Default)]
@@ -122,6 +42,8 @@ pub enum Denied {
     Changes,
     /// Heartbeats only.
     Extensions,
+    /// Whatever a push broker has to publish: copies to the dead-letter queue, releases with a delay, and replies.
+    Publishes,
 }
 
 /// Events that happen to the process or its world.
@@ -139,6 +61,8 @@ pub enum Turn {
     Outage(Duration),
     /// The service refuses calls of this kind for this duration, as with a missing permission.
     Denial(Denied, Duration),
+    /// The connection to a push broker is lost.
+    Cut,
     /// The machine reboots.
     Boot,
     /// The wall clock is changed by this number of seconds.
@@ -212,6 +136,10 @@ pub struct Scenario {
     pub on_processing_timeout: OnProcessingTimeout,
     /// Number of receives after which the queue itself dead-letters a message.
     pub max_receives: u32,
+    /// Number of messages that a push broker sends ahead.
+    pub window: usize,
+    /// Maximum delay of a release.
+    pub max_release: Duration,
     pub messages: Vec<Planned>,
     pub rates: Rates,
     /// Events, each with the time since the previous event.
@@ -222,11 +150,11 @@ pub struct Scenario {
     pub calm_at: Duration,
 }
 
-fn up_to(rng: &mut Rng, most: Duration) -> Duration {
+pub(super) fn up_to(rng: &mut Rng, most: Duration) -> Duration {
     most.mul_f64(rng.f64())
 }
 
-fn between(rng: &mut Rng, least: u64, most: u64) -> Duration {
+pub(super) fn between(rng: &mut Rng, least: u64, most: u64) -> Duration {
     SECOND * u32::try_from(rng.u64(least..=most)).unwrap()
 }
 
@@ -268,6 +196,8 @@ impl Scenario {
             retry,
             on_processing_timeout,
             max_receives,
+            window: concurrency,
+            max_release: LONGEST_RELEASE,
             messages,
             rates: rates(rng),
             turns: turns(rng, busy),
@@ -277,10 +207,17 @@ impl Scenario {
         if !long {
             scenario.add_turns(more);
         }
-        if key.kind == Kind::Embedded {
-            scenario.suit_embedded(&mut Rng::with_seed(key.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xeb));
-        } else if !long {
-            scenario.put_off(&mut Rng::with_seed(key.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0xdef));
+        match key.kind {
+            Kind::Embedded => {
+                scenario.suit_embedded(&mut Rng::with_seed(key.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xeb));
+            }
+            Kind::Push => {
+                scenario.suit_push(&mut Rng::with_seed(key.seed.wrapping_mul(0x9fb2_1c65_1e98_df25) ^ 0xa39));
+            }
+            Kind::Sqs if long => {}
+            Kind::Sqs => {
+                scenario.put_off(&mut Rng::with_seed(key.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0xdef));
+            }
         }
         scenario.shrink();
         scenario
@@ -304,7 +241,18 @@ impl Scenario {
 
     /// Returns true if the queue delivers each message to one receiver at a time, counts each receive, and can undo the count.
     pub fn is_exact(&self) -> bool {
-        self.key.kind == Kind::Embedded
+        self.key.kind != Kind::Sqs
+    }
+
+    /// Returns true if the service sends messages ahead, and may take leases back.
+    pub fn pushes(&self) -> bool {
+        self.key.kind == Kind::Push
+    }
+
+    /// Returns the maximum lag of a process's view of the service's time. A push broker tells the due time of a message by the clock of
+    /// the process.
+    pub fn unsure(&self) -> Duration {
+        if self.pushes() { Duration::ZERO } else { UNSURE }
     }
 
     /// Returns the channel that is consumed.
@@ -312,6 +260,7 @@ impl Scenario {
         ChannelSpec {
             ordered: self.ordered,
             max_receives: Some(self.max_receives),
+            window: self.window,
             ..ChannelSpec::new("work".parse().unwrap())
         }
     }
@@ -325,7 +274,7 @@ impl Scenario {
     pub fn is_fair(&self) -> bool {
         let Rates { lost_requests, lost_answers, refusals, entries, latency, stale, .. } = self.rates;
         let faults = [lost_requests, lost_answers, refusals, entries, latency, stale];
-        let strikes = |(_, turn): &(Duration, Turn)| matches!(turn, Turn::Outage(_) | Turn::Pause(_));
+        let strikes = |(_, turn): &(Duration, Turn)| matches!(turn, Turn::Outage(_) | Turn::Pause(_) | Turn::Cut);
         faults.iter().all(|rate| *rate == 0.0) && !self.turns.iter().any(strikes)
     }
 
@@ -387,6 +336,7 @@ impl Scenario {
                 "crashes" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Crash)),
                 "holds" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Hold(_))),
                 "outages" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Outage(_))),
+                "cuts" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Cut)),
                 "denials" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Denial(..))),
                 "cancels" => self.cancels.clear(),
                 "breaker" => self.breaker = None,

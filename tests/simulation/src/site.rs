@@ -92,6 +92,16 @@ pub trait Site: Send + Sync {
         let _ = (denied, denial);
     }
 
+    /// Loses the connection of the process.
+    fn cut(&self) {}
+
+    /// Returns the number of messages that the service has sent ahead to a process. `None`: the process receives or is about to rest,
+    /// or the service sends nothing ahead.
+    fn sent_ahead(&self, life: usize) -> Option<usize> {
+        let _ = life;
+        None
+    }
+
     /// Changes the wall clock by this number of seconds.
     fn set_clock(&self, by: i64) {
         let _ = by;

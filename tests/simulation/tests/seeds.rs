@@ -1,4 +1,4 @@
-//! Plays seeds of both worlds: none of them breaks a promise.
+//! Plays seeds of all worlds: none of them breaks a promise.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -34,8 +34,13 @@ fn no_seed_of_the_embedded_queue_breaks_a_promise() {
 }
 
 #[test]
+fn no_seed_of_a_push_broker_breaks_a_promise() {
+    break_no_promise(Kind::Push);
+}
+
+#[test]
 fn the_same_seed_is_the_same_run() {
-    for (kind, seed) in [Kind::Sqs, Kind::Embedded].into_iter().flat_map(|kind| (0..50).map(move |seed| (kind, seed))) {
+    for (kind, seed) in Kind::ALL.into_iter().flat_map(|kind| (0..50).map(move |seed| (kind, seed))) {
         let key = Key { kind, seed, ..Key::default() };
         let (first, second) = (play(subject(), &key, true), play(subject(), &key, true));
         assert_eq!(first, second, "{key}");
@@ -54,7 +59,7 @@ fn replay() {
 
 #[test]
 fn keys_are_read_as_they_are_written() {
-    for text in ["17", "embedded:17", "17:messages=3", "17:messages=3:without=latency,work"] {
+    for text in ["17", "embedded:17", "push:17", "17:messages=3", "17:messages=3:without=latency,work"] {
         assert_eq!(text.parse::<Key>().unwrap().to_string(), text);
     }
     assert!("17:without=nonsense".parse::<Key>().is_err());

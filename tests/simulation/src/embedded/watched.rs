@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::calls::{Answered, Asked};
+use super::super::contract::{UnderWay, answered, asked, delay, seconds};
 use super::super::judge::Judge;
 use super::super::site::Line;
 use super::file::File;
@@ -32,35 +33,10 @@ pub struct Watched {
     pub has_received: Arc<AtomicBool>,
 }
 
-/// A call in progress. When dropped, reports the result to the judge, because the caller may cancel the call at any time.
-struct UnderWay {
-    watched: Watched,
-    asked: Asked,
-    answer: Option<Vec<Answered>>,
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        let of = |index: usize| self.answer.as_ref().map_or(Answered::Failed, |answer| answer[index]);
-        if !self.watched.line.is_dead() {
-            self.watched.judge.answered(self.watched.line.life, &self.asked, &of);
-        }
-    }
-}
-
-fn answered(error: Option<&LeaseError>) -> Answered {
-    match error {
-        None => Answered::Done,
-        Some(LeaseError::Lost(_)) => Answered::Stale,
-        Some(LeaseError::Retry(_) | LeaseError::Refused(_) | LeaseError::Unfit(_)) => Answered::Failed,
-    }
-}
-
 impl Watched {
     fn asks(&self, asked: Asked) -> UnderWay {
         self.file.look();
-        self.judge.asked(self.line.life, &asked, false, self.line.shown().as_ref());
-        UnderWay { watched: self.clone(), asked, answer: None }
+        UnderWay::begin(&self.line, &self.judge, asked)
     }
 
     /// Never returns after the process was killed, so that its calls have no effect.
@@ -93,23 +69,6 @@ impl Watched {
             Ok(answer) if !self.line.is_dead() => answer,
             _ => pending().await,
         }
-    }
-}
-
-/// Returns whole seconds, rounded up, as the judge counts them.
-fn seconds(delay: Duration) -> u64 {
-    delay.as_secs() + u64::from(delay.subsec_nanos() > 0)
-}
-
-/// Returns the content of a settlement call.
-fn asked(settlement: &Settlement) -> Asked {
-    let receipt = settlement.receipt().as_str().to_owned();
-    match settlement {
-        Settlement::Ack(_) => Asked::Delete(vec![receipt]),
-        Settlement::Release(_, delay) | Settlement::GiveBack(_, delay) => {
-            Asked::Release(vec![(receipt, seconds(*delay))])
-        }
-        Settlement::DeadLetter { .. } => Asked::Move(vec![receipt]),
     }
 }
 
@@ -181,15 +140,7 @@ impl Queue for Watched {
         self.lives().await;
         let mut under_way: Vec<_> = batch.iter().map(|settlement| self.asks(asked(settlement))).collect();
         let receipts = batch.iter().map(|settlement| settlement.receipt().as_str().to_owned()).collect();
-        let delays: Vec<_> = batch
-            .iter()
-            .map(|settlement| match settlement {
-                Settlement::Release(receipt, delay) | Settlement::GiveBack(receipt, delay) => {
-                    Some((receipt.as_str().to_owned(), *delay))
-                }
-                Settlement::Ack(_) | Settlement::DeadLetter { .. } => None,
-            })
-            .collect();
+        let delays: Vec<_> = batch.iter().map(delay).collect();
         let this = self.clone();
         let settled = self.entries(receipts, async move {
             let settled = this.inner.settle(batch).await;
