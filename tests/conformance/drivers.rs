@@ -145,4 +145,5 @@ abilities!(sqs_on_localstack_abilities: Aws<LOCALSTACK>, tokio::test; dedupe_in_
 suite!(sqs_on_ministack: Aws<MINISTACK>, tokio::test);
 abilities!(sqs_on_ministack_abilities: Aws<MINISTACK>, tokio::test; dedupe_in_order);
 suite!(rabbitmq_queue: Rabbit, tokio::test);
-abilities!(rabbitmq_queue_abilities: Rabbit, tokio::test; one_of_a_group delay_in_order mixed_exchange plain_order stoppable);
+abilities!(rabbitmq_queue_abilities: Rabbit, tokio::test; one_of_a_group delay_in_order mixed_exchange plain_order
+    pushes stoppable);

@@ -171,6 +171,28 @@ pub async fn release_with_delay<H: Harness>(harness: &H) {
     assert!(released.elapsed() + GRAIN >= H::TICK, "visible after {:?}", released.elapsed());
 }
 
+/// A lease that ends at its time, or is settled, is not taken back, and a service that does not push takes none back at all.
+pub async fn no_lease_is_taken_back<H: Harness>(harness: &H) {
+    let broker = harness.broker().await;
+    let queue = broker.open(&spec("jobs")).await.unwrap();
+    send(&broker, "jobs", vec![text("a")]).await;
+    let uses = async {
+        let expired = next(&queue, H::TICK).await;
+        let again = next(&queue, LONG).await;
+        assert!(is_lost(&try_settle(&queue, Settlement::Ack(expired.receipt)).await));
+        queue.rest().await;
+        settle(&queue, Settlement::Release(again.receipt, Duration::ZERO)).await;
+        let last = next(&queue, LONG).await;
+        settle(&queue, Settlement::Ack(last.receipt)).await;
+        assert!(receive(&queue, 1, H::TICK, LONG).await.is_empty());
+    };
+    tokio::select! {
+        biased;
+        leases = queue.taken_back() => panic!("{leases:?} were taken back"),
+        () = uses => {}
+    }
+}
+
 fn is_lost(answer: &Result<(), LeaseError>) -> bool {
     matches!(answer, Err(LeaseError::Lost(_)))
 }

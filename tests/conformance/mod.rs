@@ -9,6 +9,7 @@ mod fan_out;
 mod groups;
 mod leases;
 mod looking;
+mod pushing;
 mod sending;
 mod waiting;
 
@@ -139,6 +140,7 @@ macro_rules! suite {
                 release_at_once
                 give_back
                 release_with_delay
+                no_lease_is_taken_back
             ]
             looking: [look_shows_all_and_changes_nothing]
             sending: [
@@ -224,6 +226,17 @@ macro_rules! ability {
     // SQS: queues that are not FIFO promise no order.
     (plain_order: $harness:ty, $test:meta) => {
         cases! { plain_order, $harness, $test, sending: [plain_queue_keeps_its_order] }
+    };
+    // Messages are sent ahead of the receives. SQS and our own queues: only what a receive asks for.
+    (pushes: $harness:ty, $test:meta) => {
+        cases! { pushes, $harness, $test,
+            pushing: [
+                rest_gives_back_what_was_sent_ahead
+                leases_survive_a_rest
+                receive_ends_a_rest
+                stopped_receive_ends_no_rest
+            ]
+        }
     };
     // SQS: a long poll cannot be taken back.
     (stoppable: $harness:ty, $test:meta) => {
