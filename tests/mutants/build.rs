@@ -9,15 +9,32 @@ use std::{env, fs};
 
 include!("faults.rs");
 
-/// The parts that faults are planted in: how their files begin in the list, where they lie, and their names here.
-const PARTS: [(&str, &str, &str); 3] = [
-    ("consumer/", "crates/consumer/src", "hostler_consumer"),
-    ("queue/sqs/", "crates/queue-sqs/src", "hostler_queue_sqs"),
-    (EMBEDDED, "crates/queue-embedded/src", "hostler_queue_embedded"),
+/// A part that faults are planted in.
+struct Part {
+    /// How its files begin in the list.
+    begin: &'static str,
+    folder: &'static str,
+    /// Its name here.
+    name: &'static str,
+    /// The world in which its faults are looked for.
+    kind: &'static str,
+}
+
+const fn part(begin: &'static str, folder: &'static str, name: &'static str, kind: &'static str) -> Part {
+    Part { begin, folder, name, kind }
+}
+
+/// The consumer is in it twice: some of its faults matter only where the service pushes.
+const PARTS: [Part; 4] = [
+    part("consumer/", "crates/consumer/src", CONSUMER, "Sqs"),
+    part("push/consumer/", "crates/consumer/src", CONSUMER, "Push"),
+    part("queue/sqs/", "crates/queue-sqs/src", SQS, "Sqs"),
+    part("queue/embedded/", "crates/queue-embedded/src", EMBEDDED, "Embedded"),
 ];
 
-/// Faults of this part are looked for in its own world, all others in that of SQS.
-const EMBEDDED: &str = "queue/embedded/";
+const CONSUMER: &str = "hostler_consumer";
+const SQS: &str = "hostler_queue_sqs";
+const EMBEDDED: &str = "hostler_queue_embedded";
 
 /// Maximum number of faults to plant by default.
 const FEW: usize = 3;
@@ -26,8 +43,8 @@ fn main() {
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
     println!("cargo:rerun-if-changed=faults.rs");
     println!("cargo:rerun-if-changed=build.rs");
-    for (_, folder, _) in PARTS {
-        println!("cargo:rerun-if-changed={}", root(folder).display());
+    for part in PARTS {
+        println!("cargo:rerun-if-changed={}", root(part.folder).display());
     }
     println!("cargo:rerun-if-env-changed=HOSTLER_PLANTED");
     let planted = env::var("HOSTLER_PLANTED").unwrap_or_else(|_| "few".to_owned());
@@ -42,15 +59,11 @@ fn main() {
         let (part, file) = place(fault);
         let (copy, name) = (out.join(format!("m{number}")), format!("m{number}"));
         let _ = fs::remove_dir_all(&copy);
-        plant(&root(PARTS[part].1), &copy, &name, &file, fault);
+        plant(&root(part.folder), &copy, &name, &file, fault);
         let path = copy.join("lib.rs");
         writeln!(modules, "#[allow(warnings)]\n#[path = {path:?}]\nmod {name};").unwrap();
-        let names = PARTS.iter().enumerate();
-        let names =
-            names.map(|(at, (_, _, own))| if at == part { format!("crate::{name}") } else { (*own).to_owned() });
-        let names: Vec<_> = names.collect();
-        let kind = if PARTS[part].0 == EMBEDDED { "Embedded" } else { "Sqs" };
-        let names = names.join(", ");
+        let own = |one: &str| if one == part.name { format!("crate::{name}") } else { one.to_owned() };
+        let (names, kind) = ([CONSUMER, SQS, EMBEDDED].map(own).join(", "), part.kind);
         writeln!(systems, "    ({number}, Kind::{kind}, simulation::system!({names})),").unwrap();
     }
     let list = format!("{modules}\nfn systems() -> Vec<(usize, Kind, System)> {{\n    vec![\n{systems}    ]\n}}\n");
@@ -63,10 +76,11 @@ fn root(path: &str) -> PathBuf {
 }
 
 /// The part that a fault is for, and its file.
-fn place(fault: &Fault) -> (usize, PathBuf) {
-    let mut parts = PARTS.iter().enumerate();
-    let found =
-        parts.find_map(|(at, (begin, folder, _))| Some((at, root(folder).join(fault.file.strip_prefix(begin)?))));
+fn place(fault: &Fault) -> (Part, PathBuf) {
+    let found = PARTS.into_iter().find_map(|part| {
+        let file = root(part.folder).join(fault.file.strip_prefix(part.begin)?);
+        Some((part, file))
+    });
     found.unwrap_or_else(|| panic!("{}: {} is in no part", fault.name, fault.file))
 }
 
