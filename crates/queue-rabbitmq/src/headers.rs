@@ -1,8 +1,10 @@
 //! Attributes of a message as AMQP headers and properties, and back. A value of every AMQP type survives the round trip. No I/O.
 
+mod nested;
+
 use hostler_types::message::{AttributeValue, Attributes, Typed};
 use lapin::BasicProperties;
-use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::types::{AMQPValue, DecimalValue, FieldTable, ShortString};
 
 /// Beginning of the data type of an attribute that was neither text nor bytes in AMQP. The rest is the type's character in the
 /// encoding of a table.
@@ -78,6 +80,15 @@ fn attribute(value: &AMQPValue) -> AttributeValue {
             Err(_) => return typed(value, AttributeValue::Binary(bytes.as_bytes().to_vec())),
         },
         AMQPValue::ByteArray(bytes) => return AttributeValue::Binary(bytes.as_slice().to_vec()),
+        AMQPValue::FieldArray(_) | AMQPValue::FieldTable(_) => nested::json(value).to_string(),
+        other => scalar(other),
+    };
+    typed(value, AttributeValue::Text(text))
+}
+
+/// Returns the text of a value that is not nested and not binary.
+fn scalar(value: &AMQPValue) -> String {
+    match value {
         AMQPValue::ShortString(text) => text.as_str().to_owned(),
         AMQPValue::Boolean(value) => value.to_string(),
         AMQPValue::ShortShortInt(value) => value.to_string(),
@@ -89,11 +100,25 @@ fn attribute(value: &AMQPValue) -> AttributeValue {
         AMQPValue::LongLongInt(value) => value.to_string(),
         AMQPValue::Float(value) => value.to_string(),
         AMQPValue::Double(value) => value.to_string(),
+        AMQPValue::DecimalValue(value) => decimal(*value),
         AMQPValue::Timestamp(value) => value.to_string(),
-        AMQPValue::Void => String::new(),
-        nested => serde_json::to_string(nested).unwrap_or_default(),
-    };
-    typed(value, AttributeValue::Text(text))
+        _ => String::new(),
+    }
+}
+
+/// Returns the text of a decimal, with as many places as its scale says. Clients write a negative number in two's complement.
+fn decimal(decimal: DecimalValue) -> String {
+    let (value, scale) = (decimal.value.cast_signed(), usize::from(decimal.scale));
+    let sign = if value < 0 { "-" } else { "" };
+    let digits = format!("{:0>1$}", value.unsigned_abs(), scale + 1);
+    let (whole, places) = digits.split_at(digits.len() - scale);
+    if scale == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{places}") }
+}
+
+fn as_decimal(text: &str) -> Option<DecimalValue> {
+    let (whole, places) = text.split_once('.').unwrap_or((text, ""));
+    let value: i32 = format!("{whole}{places}").parse().ok()?;
+    Some(DecimalValue { scale: u8::try_from(places.len()).ok()?, value: value.cast_unsigned() })
 }
 
 fn typed(value: &AMQPValue, shown: AttributeValue) -> AttributeValue {
@@ -107,19 +132,18 @@ fn header(value: &AttributeValue) -> AMQPValue {
         AttributeValue::Text(text) => AMQPValue::LongString(text.as_str().into()),
         AttributeValue::Binary(bytes) => AMQPValue::ByteArray(bytes.as_slice().into()),
         AttributeValue::Typed(typed) => {
-            let kind = typed.data_type.strip_prefix(TYPE);
-            kind.and_then(|kind| native(kind, &typed.value)).unwrap_or_else(|| header(&typed.value))
+            let own = typed.data_type.strip_prefix(TYPE).and_then(|kind| match &typed.value {
+                AttributeValue::Binary(bytes) if kind == "S" => Some(AMQPValue::LongString(bytes.as_slice().into())),
+                value => native(kind, value.as_text()?),
+            });
+            own.unwrap_or_else(|| header(&typed.value))
         }
     }
 }
 
 /// Returns the value of an AMQP type that [`attribute`] wrote. `None`: the type is unknown, or the text is not of this type.
-fn native(kind: &str, value: &AttributeValue) -> Option<AMQPValue> {
-    if let (AttributeValue::Binary(bytes), "S") = (value, kind) {
-        return Some(AMQPValue::LongString(bytes.as_slice().into()));
-    }
-    let text = value.as_text()?;
-    let scalars: [Option<AMQPValue>; 13] = [
+fn native(kind: &str, text: &str) -> Option<AMQPValue> {
+    let scalars: [Option<AMQPValue>; 14] = [
         ShortString::try_new(text).ok().map(AMQPValue::ShortString),
         text.parse().ok().map(AMQPValue::Boolean),
         text.parse().ok().map(AMQPValue::ShortShortInt),
@@ -131,25 +155,35 @@ fn native(kind: &str, value: &AttributeValue) -> Option<AMQPValue> {
         text.parse().ok().map(AMQPValue::LongLongInt),
         text.parse().ok().map(AMQPValue::Float),
         text.parse().ok().map(AMQPValue::Double),
+        as_decimal(text).map(AMQPValue::DecimalValue),
         text.parse().ok().map(AMQPValue::Timestamp),
         text.is_empty().then_some(AMQPValue::Void),
     ];
     let is_it = |value: &AMQPValue| kind.len() == 1 && kind.starts_with(value.get_type().get_id());
-    let nested = || serde_json::from_str(text).ok().filter(is_it);
+    let nested = || serde_json::from_str(text).ok().and_then(|json| nested::value(&json)).filter(is_it);
     scalars.into_iter().flatten().find(is_it).or_else(nested)
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use lapin::types::{ByteArray, DecimalValue, FieldArray, LongString};
+    use lapin::types::{ByteArray, FieldArray, LongString};
 
     pub(crate) fn of_every_type() -> FieldTable {
+        let mut values = scalars();
+        let array: FieldArray = values.clone().into();
         let mut nested = FieldTable::default();
-        nested.insert("x".into(), AMQPValue::LongLongInt(-1));
-        let array: FieldArray =
-            vec![AMQPValue::Boolean(true), AMQPValue::ByteArray(ByteArray::from(vec![0, 255]))].into();
-        let values = [
+        nested.insert("x".into(), AMQPValue::FieldArray(array.clone()));
+        values.extend([AMQPValue::FieldArray(array), AMQPValue::FieldTable(nested)]);
+        let mut table = FieldTable::default();
+        for (n, value) in values.into_iter().enumerate() {
+            table.insert(format!("h{n}").as_str().into(), value);
+        }
+        table
+    }
+
+    fn scalars() -> Vec<AMQPValue> {
+        vec![
             AMQPValue::Boolean(false),
             AMQPValue::ShortShortInt(-128),
             AMQPValue::ShortShortUInt(255),
@@ -160,20 +194,15 @@ pub(super) mod tests {
             AMQPValue::LongLongInt(i64::MIN),
             AMQPValue::Float(0.1),
             AMQPValue::Double(0.1),
+            AMQPValue::Double(f64::INFINITY),
             AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 12_345 }),
+            AMQPValue::DecimalValue(DecimalValue { scale: 255, value: u32::MAX }),
             AMQPValue::LongString(LongString::from("żółć")),
             AMQPValue::LongString(LongString::from(vec![0_u8, 255])),
-            AMQPValue::FieldArray(array),
             AMQPValue::Timestamp(1_700_000_000),
-            AMQPValue::FieldTable(nested),
             AMQPValue::ByteArray(ByteArray::from(vec![0, 255])),
             AMQPValue::Void,
-        ];
-        let mut table = FieldTable::default();
-        for (n, value) in values.into_iter().enumerate() {
-            table.insert(format!("h{n}").as_str().into(), value);
-        }
-        table
+        ]
     }
 
     #[test]
@@ -188,6 +217,19 @@ pub(super) mod tests {
         assert_eq!((shown["h0"].as_text(), shown["h7"].as_text()), (Some("false"), Some("-9223372036854775808")));
         let (properties, headers) = properties(&shown);
         assert_eq!(properties.with_headers(headers), sent);
+    }
+
+    #[test]
+    fn a_decimal_is_shown_with_its_places() {
+        for (scale, value, text) in
+            [(2, 12_345, "123.45"), (0, 7, "7"), (3, -5, "-0.005"), (1, 0, "0.0"), (0, i32::MIN, "-2147483648")]
+        {
+            let number = DecimalValue { scale, value: value.cast_unsigned() };
+            assert_eq!((&*decimal(number), as_decimal(text)), (text, Some(number)));
+        }
+        for text in ["", ".", "1.2.3", "x", "1e3", "3000000000"] {
+            assert_eq!(as_decimal(text), None, "{text}");
+        }
     }
 
     #[test]
