@@ -96,7 +96,7 @@ pub struct Options {
     pub ladder_prefix: Option<String>,
     /// Set if missing queues and exchanges are created.
     pub create_missing: bool,
-    /// Interval of heartbeats. A connection without a sign of life for two intervals is lost.
+    /// Interval of heartbeats. After one without a sign of life of the server, leases are lost; after two, the connection.
     pub heartbeat: Duration,
     /// Known channels. AMQP does not list queues, so these are listed if there is no management API; with it, they tell which
     /// exchange feeds a queue.
