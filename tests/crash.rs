@@ -2,15 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::pin::Pin;
 use std::process::Stdio;
+use std::time::Instant;
 
+use futures_core::Stream;
+use lapin::ConnectionProperties;
+use lapin::options::{BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
 use rusqlite::Connection;
 use serde_json::Value;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
+use crate::rabbitmq;
 use crate::support::hostler::{Depth, PATIENCE, World, until};
-use crate::support::servers::Kind;
+use crate::support::rabbitmq::RabbitMq;
+use crate::support::servers::{Kind, unique};
 use crate::support::sqs::Aws;
 
 /// A consumer whose handler leaves a file named as the body for each message, and refuses those that begin with `d`.
@@ -18,10 +29,14 @@ const MARKS: &str = "
     [consumers.jobs]
     channel = 'jobs'
     handler = 'guests/run-mark.wat'
+    concurrency = 16
     lease = '2s'
     retry = { requeues = 100, requeue_delay = '50ms' }
     allow.dirs = [{ host = 'marks', guest = '/marks', mode = 'rw' }]
 ";
+
+/// Number of messages that a host has in hand at most: its slots.
+const IN_HAND: usize = 16;
 
 /// Number of times that a host is killed while it works. `HOSTLER_TEST_KILLS` overrides it.
 fn kills() -> usize {
@@ -45,15 +60,25 @@ fn body(number: usize) -> String {
 /// Content of a queue: bodies by the ids of their messages.
 type Lying = BTreeMap<String, String>;
 
-/// Looks at what lies in a queue, given its name, without taking it.
+/// Looks at what lies in a queue, given its name, and leaves it there.
 type Look<'a> = &'a dyn Fn(&str) -> Lying;
+
+/// What is certain once a host has said that it settled a message.
+#[derive(Clone, Copy, PartialEq)]
+enum Certain {
+    /// Nothing: the service confirms no ack, so one that a host has sent may be lost with it.
+    Nothing,
+    /// A message that was acked is in its queue no more.
+    Acks,
+    /// A message leaves its queue at the moment in which it enters the dead-letter queue, too.
+    Moves,
+}
 
 /// Follows messages through many kills.
 struct Ledger<'a> {
     world: &'a World,
     look: Look<'a>,
-    /// Set if a message leaves its queue at the moment in which it enters the dead-letter queue.
-    moves_at_once: bool,
+    certain: Certain,
     sent: Lying,
     /// The ids of what the hosts have said that they acked.
     acked: BTreeSet<String>,
@@ -61,11 +86,11 @@ struct Ledger<'a> {
 
 impl<'a> Ledger<'a> {
     /// Sends the messages.
-    fn open(world: &'a World, look: Look<'a>, moves_at_once: bool) -> Self {
+    fn open(world: &'a World, look: Look<'a>, certain: Certain) -> Self {
         world.send("jobs", (0..sent()).map(body));
         let sent = look("jobs");
         assert_eq!(sent.len(), self::sent());
-        Self { world, look, moves_at_once, sent, acked: BTreeSet::new() }
+        Self { world, look, certain, sent, acked: BTreeSet::new() }
     }
 
     /// Takes in what a host has said.
@@ -74,20 +99,23 @@ impl<'a> Ledger<'a> {
         self.acked.extend(acked.map(|line| line["message_id"].as_str().unwrap().to_owned()));
     }
 
-    /// Acked + dead-lettered + still queued = sent: what is in no queue was handled, what a host has acked is in none, and
-    /// what is in the dead-letter queue was refused. How many are still queued.
-    fn balance(&self) -> usize {
+    /// Acked + dead-lettered + still queued = sent: what is in no queue was handled, what a host has acked is in none, or
+    /// was in hand when the host was killed, and what is in the dead-letter queue was refused. How many are still queued.
+    fn balance(&mut self) -> usize {
         let (left, dead, done) = ((self.look)("jobs"), (self.look)("jobs-dlq"), marks(self.world));
         let copies = dead.len();
         let dead: BTreeSet<String> = dead.into_values().collect();
         assert!(dead.iter().all(|body| body.starts_with('d')));
+        let mut again = 0;
         for (id, body) in &self.sent {
             let (is_left, is_dead) = (left.contains_key(id), dead.contains(body));
             assert!(is_left || is_dead || done.contains(body), "{body} has vanished");
-            assert!(!(is_left && self.acked.contains(id)), "{body} was acked, and is still there");
-            assert!(!(is_left && is_dead && self.moves_at_once), "{body} is twice there");
+            again += usize::from(is_left && self.acked.remove(id));
+            assert!(!(is_left && is_dead && self.certain == Certain::Moves), "{body} is twice there");
         }
-        if self.moves_at_once {
+        let most = if self.certain == Certain::Nothing { IN_HAND } else { 0 };
+        assert!(again <= most, "{again} were acked, and are still there");
+        if self.certain == Certain::Moves {
             assert_eq!(copies, dead.len(), "each has one copy");
         }
         left.len()
@@ -95,8 +123,9 @@ impl<'a> Ledger<'a> {
 }
 
 /// Kills hosts in the middle of their messages, and as they start.
-fn killed_many_times(world: &World, look: Look<'_>, moves_at_once: bool) {
-    let mut ledger = Ledger::open(world, look, moves_at_once);
+fn killed_many_times(world: &World, look: Look<'_>, certain: Certain) {
+    let mut ledger = Ledger::open(world, look, certain);
+    let mut left = sent();
     for round in 0..kills() {
         let host = world.start();
         match round % 10 {
@@ -104,9 +133,11 @@ fn killed_many_times(world: &World, look: Look<'_>, moves_at_once: bool) {
             _ => drop(host.settled(150 + round * 67 % 200)),
         }
         ledger.hear(&host.kill());
-        assert!(ledger.balance() > 0, "killed with work to do, in round {round}");
+        left = ledger.balance();
+        assert!(left > 0, "killed with work to do, in round {round}");
     }
     let mut host = world.start();
+    host.settled(left);
     until("the queue is empty", PATIENCE, || {
         let depth = world.depth("jobs");
         (depth == Depth { dead_lettered: depth.dead_lettered, ..Depth::default() }).then_some(())
@@ -130,7 +161,7 @@ fn hosts_killed_fifty_times_lose_no_message_embedded() {
         let rows = lying.query_map([queue], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         rows.map(Result::unwrap).collect()
     };
-    killed_many_times(&world, &look, true);
+    killed_many_times(&world, &look, Certain::Moves);
 }
 
 /// Messages of a queue, by an endpoint of this server that is not part of SQS.
@@ -151,7 +182,48 @@ fn inspected(world: &Aws, queue: &str) -> Lying {
 #[test]
 fn hosts_killed_fifty_times_lose_no_message_sqs() {
     let world = Aws::new(Kind::Fauxqs, MARKS);
-    killed_many_times(&world, &|queue| inspected(&world, queue), false);
+    killed_many_times(&world, &|queue| inspected(&world, queue), Certain::Acks);
+}
+
+/// Messages of a queue, by a plain client that takes them all and gives them back as its channel ends.
+async fn taken(client: &lapin::Connection, queue: &str) -> Lying {
+    let (passive, none) = (QueueDeclareOptions::durable().passive(), FieldTable::default);
+    let channel = client.create_channel().await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let count = loop {
+        let found = channel.queue_declare(queue.into(), passive, none()).await.unwrap();
+        // The server has taken back what a killed host had once it lists the host no more.
+        if found.consumer_count() == 0 {
+            break found.message_count() as usize;
+        }
+        assert!(Instant::now() < deadline, "the server still has a consumer");
+    };
+    channel.basic_qos(u16::MAX, BasicQosOptions::default()).await.unwrap();
+    let mut consumer =
+        channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), none()).await.unwrap();
+    let mut lying = Lying::new();
+    for _ in 0..count {
+        let delivery = poll_fn(|cx| Pin::new(&mut consumer).poll_next(cx));
+        let delivery = timeout(PATIENCE, delivery).await.expect("a message that was counted").unwrap().unwrap();
+        let id = delivery.properties.message_id().as_ref().unwrap().as_str().to_owned();
+        lying.insert(id, String::from_utf8(delivery.data).unwrap());
+    }
+    channel.close(200, "".into()).await.unwrap();
+    lying
+}
+
+#[test]
+fn hosts_killed_fifty_times_lose_no_message_rabbitmq() {
+    let server = RabbitMq::shared();
+    let mut world = rabbitmq::world(server, MARKS);
+    let prefix = format!("{}-", unique("kills"));
+    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
+    world.provision();
+    let (runtime, url) = (Runtime::new().unwrap(), server.url());
+    let client = runtime.block_on(lapin::Connection::connect(&url, ConnectionProperties::default())).unwrap();
+    let look = |queue: &str| runtime.block_on(taken(&client, &format!("{prefix}{queue}")));
+    killed_many_times(&world, &look, Certain::Nothing);
+    runtime.block_on(client.close(200, "".into())).unwrap();
 }
 
 #[test]

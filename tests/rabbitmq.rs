@@ -26,7 +26,7 @@ const WORK: &str = "
 ";
 
 /// A world on this server, with a prefix of its own.
-fn world(server: &RabbitMq, config: &str) -> World {
+pub fn world(server: &RabbitMq, config: &str) -> World {
     let prefix = unique("i");
     let head = format!(
         "
