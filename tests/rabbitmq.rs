@@ -2,6 +2,7 @@
 
 mod commands;
 mod driver;
+mod lost;
 mod publishing;
 mod sent_ahead;
 mod topology;
@@ -108,29 +109,6 @@ fn a_drain_gives_back_what_has_not_started() {
     let lines = next.settled(12 - acked as usize);
     assert!(lines.iter().all(|line| line["outcome"] == "ack"), "{lines:?}");
     assert_eq!(next.stop(), 0);
-}
-
-/// What is in hand when the connection is lost is stopped, and comes again; nothing is lost.
-#[test]
-fn a_lost_connection_stops_its_handlers_and_loses_nothing() {
-    let server = RabbitMq::start();
-    let world = world(&server, WORK);
-    let mut host = world.started();
-    world.send("work", ["w8000", "w8000", "ack", "ack", "ack"]);
-    is_busy(&host, &world, 2);
-    let cut_at = Instant::now();
-    server.cut();
-    let lost = host.wait_for(PATIENCE, |line| line["message"] == "lease lost");
-    // Most of it is `rabbitmqctl`.
-    assert!(cut_at.elapsed() < Duration::from_secs(7), "{lost} after {:?}", cut_at.elapsed());
-    let lines = host.settled(7);
-    let stopped: Vec<_> = lines.iter().filter(|line| line["disposition"] == "none").collect();
-    let acked: Vec<_> = lines.iter().filter(|line| line["outcome"] == "ack").collect();
-    assert_eq!((stopped.len(), acked.len()), (2, 5), "{lines:?}");
-    assert_eq!(acked.iter().filter(|line| line["attempt"] == 2).count(), 2, "{lines:?}");
-    assert_eq!(world.verdict()["status"], "healthy");
-    assert_eq!(host.stop(), 0);
-    assert_eq!(world.depth("work").visible + world.depth("work").dead_lettered, 0);
 }
 
 /// A server that is gone for a while, and comes back.

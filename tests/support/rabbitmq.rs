@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use tempfile::TempDir;
 
-use super::hostler::{PATIENCE, until};
+use super::hostler::{PATIENCE, pid, until};
 use super::servers::{installed, keeper, tail};
 
 /// Starts the server with a name service of its own, which the server would otherwise start beyond the reach of its parent.
@@ -74,6 +74,21 @@ impl RabbitMq {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Stops the server's process, with its timers and its connections, until [`Self::thaw`].
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets the server's process go on.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = fs::read_to_string(self.folder.path().join("pid")).unwrap();
+        kill_process(pid(id.trim().parse().unwrap()), signal).unwrap();
     }
 
     /// Closes all connections that clients have.
