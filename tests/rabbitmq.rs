@@ -2,6 +2,7 @@
 
 mod commands;
 mod driver;
+mod interop;
 mod lost;
 mod publishing;
 mod sent_ahead;
@@ -28,17 +29,16 @@ const WORK: &str = "
 
 /// A world on this server, with a prefix of its own.
 pub fn world(server: &RabbitMq, config: &str) -> World {
-    let prefix = unique("i");
-    let head = format!(
-        "
+    let head = "
         host.health_file = 'health.json'
         queue.driver = 'rabbitmq'
-        queue.rabbitmq.prefix = '{prefix}-'
-        "
-    );
-    let env =
-        vec![("HOSTLER_QUEUE__RABBITMQ__URL", server.url()), ("HOSTLER_QUEUE__RABBITMQ__PROVISION", "auto".to_owned())];
-    World::with(&head, env, config)
+        ";
+    let env = vec![
+        ("HOSTLER_QUEUE__RABBITMQ__URL", server.url()),
+        ("HOSTLER_QUEUE__RABBITMQ__PREFIX", format!("{}-", unique("i"))),
+        ("HOSTLER_QUEUE__RABBITMQ__PROVISION", "auto".to_owned()),
+    ];
+    World::with(head, env, config)
 }
 
 fn field<'a>(lines: &'a [Value], name: &str) -> Vec<&'a Value> {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the servers and clients that the tests run, of AWS, an OCI registry, Prometheus and OTLP collectors, and published schemas,
-# even on a bare Debian or Ubuntu.
+# Installs the servers and clients that the tests run, of AWS, RabbitMQ, an OCI registry, Prometheus and OTLP collectors, and
+# published schemas, even on a bare Debian or Ubuntu.
 # HOSTLER_TEST_SERVERS says where. What is there in the versions below stays as it is.
 set -euo pipefail
 
@@ -75,6 +75,8 @@ rabbitmq_packages() {
 install localstack localstack uv==0.13.9 'localstack-core[runtime]==2026.3.0' \
   'cbor2<6' 'pyOpenSSL<26' 'cryptography<47' 'service_identity<25'
 install clients python_package boto3==1.44.5 awscli==1.46.3 amazon-sqs-extended-client==1.0.1
+# Clients of RabbitMQ.
+install amqp python_package pika==1.4.4 celery==5.7.0
 install moto python_package 'moto[server]==5.2.5'
 install cfn-lint python_package cfn-lint==1.58.0
 # CloudWatch's protocol, which Ministack speaks only beside this.

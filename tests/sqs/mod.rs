@@ -17,7 +17,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::hostler::Host;
+use crate::support::hostler::{Host, World};
 use crate::support::sqs::Aws;
 
 /// A consumer `work` whose handler does what the body says. Further keys of it follow.
@@ -29,7 +29,7 @@ const WORK: &str = "
 
 /// A consumer `keep` whose handler keeps every message that it gets; its polls are short, and so is its end. Further keys
 /// of it follow.
-const KEEP: &str = "
+pub const KEEP: &str = "
     [consumers.keep]
     channel = 'keep'
     handler = 'guests/main-keeps.wat'
@@ -38,12 +38,12 @@ const KEEP: &str = "
 ";
 
 /// Body of a message that the handler of [`KEEP`] received.
-fn kept(world: &Aws, id: &str) -> Vec<u8> {
+pub fn kept(world: &World, id: &str) -> Vec<u8> {
     fs::read(world.path("kept").join(id)).unwrap()
 }
 
 /// Attributes of a message that the handler of [`KEEP`] received.
-fn kept_attributes(world: &Aws, id: &str) -> Value {
+pub fn kept_attributes(world: &World, id: &str) -> Value {
     let env = fs::read_to_string(world.path("kept").join(format!("{id}.env"))).unwrap();
     let attributes = env.lines().find_map(|line| line.strip_prefix("MESSAGE_ATTRIBUTES=")).unwrap();
     serde_json::from_str(attributes).unwrap()
