@@ -50,9 +50,10 @@ const STABLE: Duration = Duration::from_secs(30);
 /// Maximum time to connect.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The way to the server.
+/// The way to the server, or to the nodes of a cluster.
 pub(super) struct Endpoint {
-    uri: AMQPUri,
+    /// The nodes, with one account. Not empty.
+    nodes: Vec<AMQPUri>,
     tls: OwnedTLSConfig,
 }
 
@@ -62,46 +63,56 @@ impl Endpoint {
     /// # Errors
     /// [`QueueError::Refused`] if the URL is not valid. The text does not contain the URL, which may contain a password.
     pub(super) fn new(options: &Options) -> Result<Self, QueueError> {
-        // The client's error may quote the URL.
-        let mut uri: AMQPUri = options.url.parse().map_err(|_: String| {
+        let seconds = u16::try_from(options.heartbeat.as_secs()).unwrap_or(u16::MAX);
+        let nodes = nodes(&options.url).into_iter().map(|url| node(&url, seconds)).collect::<Option<Vec<_>>>();
+        let nodes = nodes.filter(|nodes| !nodes.is_empty()).ok_or_else(|| {
             QueueError::Refused("queue.rabbitmq.url is not a URL such as amqp://user:password@host/vhost".to_owned())
         })?;
-        if let Some(address) = ipv6(&options.url) {
-            address.clone_into(&mut uri.authority.host);
-        }
-        let seconds = u16::try_from(options.heartbeat.as_secs()).unwrap_or(u16::MAX);
-        uri.query.heartbeat.get_or_insert(seconds);
-        if let Some(unused) = unused_for_tls(&uri, options) {
+        if let Some(unused) = nodes.first().and_then(|node| unused_for_tls(node, options)) {
             tracing::warn!(
                 "queue.rabbitmq.{unused} has no effect on amqp://, and the password is sent in the clear: write amqps://"
             );
         }
         let identity = options.client_identity.clone().map(|(pem, key)| OwnedIdentity::PKCS8 { pem, key });
-        Ok(Self { uri, tls: OwnedTLSConfig { identity, cert_chain: options.ca.clone() } })
+        Ok(Self { nodes, tls: OwnedTLSConfig { identity, cert_chain: options.ca.clone() } })
     }
 
-    /// Returns the address of the server, without the user and the password.
+    /// Returns the addresses of all nodes and the virtual host, without the user and the password.
     pub(super) fn address(&self) -> String {
-        let AMQPUri { authority, vhost, .. } = &self.uri;
-        format!("{}:{}/{}", authority.host, authority.port, vhost.trim_start_matches('/'))
+        address(&self.nodes)
     }
 
     /// Returns the virtual host, the user and the password.
     pub(super) fn account(&self) -> (&str, &str, &str) {
-        let user = &self.uri.authority.userinfo;
-        (&self.uri.vhost, &user.username, &user.password)
+        let AMQPUri { authority, vhost, .. } = &self.nodes[0];
+        (vhost, &authority.userinfo.username, &authority.userinfo.password)
     }
 
-    async fn connect(&self, role: &str) -> Result<Connection, QueueError> {
-        let what = || format!("cannot connect to RabbitMQ at {}", self.address());
+    /// Connects to the first node that accepts a connection. Tries the node `first` before the others. Returns its number too.
+    async fn connect(&self, role: &str, first: usize) -> Result<(Connection, usize), QueueError> {
+        let mut fault = None;
+        for number in (first..first + self.nodes.len()).map(|number| number % self.nodes.len()) {
+            match self.connect_to(&self.nodes[number], role).await {
+                Ok(connection) => return Ok((connection, number)),
+                // A refusal says more than the silence of another node.
+                Err(error) if matches!(fault, Some(QueueError::Refused(_))) => drop(error),
+                Err(error) => fault = Some(error),
+            }
+        }
+        Err(fault.unwrap_or_else(|| QueueError::Unavailable("there is no node to connect to".to_owned())))
+    }
+
+    async fn connect_to(&self, node: &AMQPUri, role: &str) -> Result<Connection, QueueError> {
+        let what = || format!("cannot connect to RabbitMQ at {}", address(std::slice::from_ref(node)));
         let properties = ConnectionProperties::default().with_connection_name(format!("hostler {role}").into());
         let connecting = async {
-            let builder = DefaultConnectionBuilder::new()?.with_uri(self.uri.clone()).with_properties(properties);
+            let builder = DefaultConnectionBuilder::new()?.with_uri(node.clone()).with_properties(properties);
             builder.with_tls_config(self.tls.clone()).connect().await
         };
-        match timeout(PATIENCE, connecting).await {
+        let patience = PATIENCE / u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        match timeout(patience, connecting).await {
             Ok(connected) => connected.map_err(|error| queue_error(&what(), &error)),
-            Err(_) => Err(QueueError::Unavailable(format!("{}: no answer within {PATIENCE:?}", what()))),
+            Err(_) => Err(QueueError::Unavailable(format!("{}: no answer within {patience:?}", what()))),
         }
     }
 }
@@ -112,6 +123,35 @@ fn unused_for_tls(uri: &AMQPUri, options: &Options) -> Option<&'static str> {
     let set = [("ca", options.ca.is_some()), ("client_cert", options.client_identity.is_some())];
     let key = set.into_iter().find(|(_, is_set)| *is_set).map(|(key, _)| key);
     key.filter(|_| uri.scheme == AMQPScheme::AMQP)
+}
+
+/// Returns the addresses of nodes, and their virtual host.
+fn address(nodes: &[AMQPUri]) -> String {
+    let authority = |node: &AMQPUri| format!("{}:{}", node.authority.host, node.authority.port);
+    let vhost = nodes.first().map_or("", |node| node.vhost.trim_start_matches('/'));
+    format!("{}/{vhost}", nodes.iter().map(authority).collect::<Vec<_>>().join(","))
+}
+
+/// Returns a URL for each host of a URL, which may name several hosts, separated by commas. Empty: the name of a host is missing.
+fn nodes(url: &str) -> Vec<String> {
+    let Some((scheme, rest)) = url.split_once("://") else { return vec![url.to_owned()] };
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let (account, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+    // The client takes an empty name for `localhost`.
+    if hosts.contains(',') && hosts.split(',').any(str::is_empty) {
+        return Vec::new();
+    }
+    hosts.split(',').map(|host| format!("{scheme}://{account}{host}{path}")).collect()
+}
+
+/// Reads the URL of one node. `None`: the URL is not valid. The client's error is dropped, because it may quote the URL.
+fn node(url: &str, heartbeat: u16) -> Option<AMQPUri> {
+    let mut uri: AMQPUri = url.parse().ok()?;
+    if let Some(address) = ipv6(url) {
+        address.clone_into(&mut uri.authority.host);
+    }
+    uri.query.heartbeat.get_or_insert(heartbeat);
+    Some(uri)
 }
 
 /// Returns the host of a URL if it is an IPv6 address, for which the client would connect to `localhost`.
@@ -227,22 +267,25 @@ impl Line {
     }
 }
 
-/// Connects, waits until the connection is lost, and connects again, forever.
+/// Connects, waits until the connection is lost, and connects again, forever. After a loss, the next node is the first to be
+/// tried.
 async fn keep(endpoint: &Endpoint, role: &str, state: &watch::Sender<State>, link: &watch::Sender<Link>) {
-    let mut failures = 0_u32;
+    let (mut failures, mut first) = (0_u32, 0);
     loop {
-        failures = match endpoint.connect(role).await {
-            Ok(connection) => {
+        failures = match endpoint.connect(role, first).await {
+            Ok((connection, number)) => {
+                let server = address(&endpoint.nodes[number..=number]);
                 if failures > 0 {
-                    tracing::info!(role, server = endpoint.address(), "connected to RabbitMQ again");
+                    tracing::info!(role, server, "connected to RabbitMQ again");
                 }
                 let (connection, since) = (Arc::new(connection), Instant::now());
                 state.send_replace(State::Up(Arc::clone(&connection)));
                 link.send_replace(Link::Up);
                 let why = end(&connection, link).await;
-                tracing::warn!(role, server = endpoint.address(), error = why, "lost the connection to RabbitMQ");
-                let lost = format!("the connection to RabbitMQ at {} is lost: {why}", endpoint.address());
+                tracing::warn!(role, server, error = why, "lost the connection to RabbitMQ");
+                let lost = format!("the connection to RabbitMQ at {server} is lost: {why}");
                 down(state, link, QueueError::Unavailable(lost));
+                first = number + 1;
                 failures_after_loss(failures, since.elapsed())
             }
             Err(error) => {
@@ -345,7 +388,9 @@ mod tests {
         assert_eq!(shown("amqp://user:secret@rabbit.example.com/work"), "rabbit.example.com:5672/work");
         assert_eq!(shown("amqps://10.0.0.1"), "10.0.0.1:5671/");
         assert_eq!(shown("amqp://user:p%5B@[2001:db8::1]:4711/%2f"), "2001:db8::1:4711/");
-        for wrong in ["amqp:secret", "amqp://user:secret@host:port", "secret"] {
+        let cluster = "amqp://user:a,b@one,two:4711,[2001:db8::1]/work";
+        assert_eq!(shown(cluster), "one:5672,two:4711,2001:db8::1:5672/work");
+        for wrong in ["amqp:secret", "amqp://user:secret@host:port", "secret", "amqp://user:secret@one,/work"] {
             let Err(QueueError::Refused(text)) = endpoint(wrong) else { panic!("{wrong}") };
             assert!(!text.contains("secret"), "{text}");
         }
