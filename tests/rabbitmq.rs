@@ -1,9 +1,11 @@
 //! `hostler run` and the commands on RabbitMQ.
 
+mod cluster;
 mod commands;
 mod driver;
 mod interop;
 mod lost;
+mod migrating;
 mod publishing;
 mod sent_ahead;
 mod topology;
@@ -29,12 +31,17 @@ const WORK: &str = "
 
 /// A world on this server, with a prefix of its own.
 pub fn world(server: &RabbitMq, config: &str) -> World {
+    on(server.url(), config)
+}
+
+/// A world on the server with this URL, with a prefix of its own.
+pub fn on(url: String, config: &str) -> World {
     let head = "
         host.health_file = 'health.json'
         queue.driver = 'rabbitmq'
         ";
     let env = vec![
-        ("HOSTLER_QUEUE__RABBITMQ__URL", server.url()),
+        ("HOSTLER_QUEUE__RABBITMQ__URL", url),
         ("HOSTLER_QUEUE__RABBITMQ__PREFIX", format!("{}-", unique("i"))),
         ("HOSTLER_QUEUE__RABBITMQ__PROVISION", "auto".to_owned()),
     ];
@@ -82,7 +89,7 @@ fn a_message_that_reaches_no_queue_is_not_logged_with_its_body() {
     let (server, prefix) = (RabbitMq::shared(), unique("unlogged"));
     let mut world = world(server, WORK);
     world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
-    let host = world.started();
+    let mut host = world.started();
     server.ctl(&["delete_queue", &format!("{prefix}work-dlq")]);
     world.send("work", ["x1"]);
     let failed = host.wait_for(PATIENCE, |line| line["message"] == "settlement failed");
@@ -90,6 +97,7 @@ fn a_message_that_reaches_no_queue_is_not_logged_with_its_body() {
     let is_told = |line: &Value| ["BasicReturnMessage", "returned us"].iter().any(|it| line.to_string().contains(it));
     let told: Vec<_> = host.lines().into_iter().filter(is_told).collect();
     assert!(told.is_empty(), "{told:?}");
+    assert_eq!(host.stop(), 0);
 }
 
 #[test]
