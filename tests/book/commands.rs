@@ -1,11 +1,13 @@
 //! Every command of the README and of the pages in [`RUN`] is run, in its order, and prints what the page shows.
 //!
-//! A block ```` ```sh ```` is run by bash, with what the blocks before it export. Each page starts in a folder of its own that looks
-//! like the repository, with `hostler` on the PATH. `hostler run` is started and goes on until the next one, `moto_server` to the end
-//! of the page. A block ```` ```text ```` after it is what it prints on standard output, but for times and sizes. A block
-//! ```` ```log ```` names lines that the running host logs. A comment `<!-- not run … -->` or `<!-- measured -->` before a block
-//! exempts it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do; `cargo install` does
-//! nothing. `docker` is a client of the tests' own engine, which builds without a network; where no engine can start, its blocks are
+//! A block ```` ```sh ```` is run by bash, in the folder and with the exports of the blocks before it. Each page starts in a folder
+//! of its own that looks like the repository, with `hostler` on the PATH. `hostler run` is started and goes on until the next one,
+//! `moto_server` to the end of the page. A block ```` ```text ```` after it is what it prints on standard output, but for times,
+//! sizes and ids. A block ```` ```log ```` names lines that the running host logs. A block ```` ```toml ```` that begins with the
+//! comment `# hostler.toml` is written to that file. A comment `<!-- not run … -->` or `<!-- measured -->` before a block exempts
+//! it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do; `cargo install` does nothing.
+//! `apt-get install rabbitmq-server` starts the server that `tests/servers.sh` has made, at RabbitMQ's own port, as Debian's package
+//! does. `docker` is a client of the tests' own engine, which builds without a network; where no engine can start, its blocks are
 //! not run, and that is said.
 
 use std::fs;
@@ -21,17 +23,20 @@ use serde_json::Value;
 use super::{Block, ROOT, blocks, pages, read};
 use crate::support::engine::Engine;
 use crate::support::hostler::{Host, until};
+use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::installed;
+use crate::support::toolchains::programs;
 
 /// The longest wait for a command to print what its page shows.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pages whose commands are run. On all others, each command is exempt.
-const RUN: [&str; 6] = [
+const RUN: [&str; 7] = [
     "README.md",
     "book/src/getting-started.md",
     "book/src/languages/README.md",
     "book/src/sqs.md",
+    "book/src/rabbitmq/five-minutes.md",
     "book/src/container.md",
     "book/src/ecs.md",
 ];
@@ -54,6 +59,12 @@ const CARGO: &str = "#!/bin/sh
 case \"$1\" in install) exit 0 ;; esac
 echo \"no page runs: cargo $*\" >&2; exit 1
 ";
+
+/// Start of the command that installs RabbitMQ.
+const INSTALL_RABBITMQ: &str = "apt-get install rabbitmq-server";
+
+/// Port of RabbitMQ in AMQP's URLs.
+const AMQP_PORT: u16 = 5672;
 
 /// A folder that looks like the repository, for commands that write.
 fn workplace() -> tempfile::TempDir {
@@ -86,8 +97,8 @@ fn bash(folder: &Path, exports: &str, script: &str) -> Command {
     command.arg("-c").arg(format!("{exports}{script}")).current_dir(folder).env_clear();
     // The server's environment, whose `pip` finds nothing to do, comes before that of the AWS CLI.
     let [moto, clients] = ["moto", "clients"].map(|name| installed(name).join("bin").display().to_string());
-    let own = folder.join("bin").display().to_string();
-    command.env("PATH", format!("{own}:{moto}:{clients}:{}", std::env::var("PATH").unwrap()));
+    let [own, tools] = [folder.join("bin"), programs()].map(|path| path.display().to_string());
+    command.env("PATH", format!("{own}:{moto}:{clients}:{tools}:{}", std::env::var("PATH").unwrap()));
     if let Some(home) = std::env::var_os("HOME") {
         command.env("HOME", home);
     }
@@ -115,11 +126,13 @@ impl Drop for Background {
     }
 }
 
-/// The words of each line, without what differs from run to run: times and sizes.
+/// The words of each line, without what differs from run to run: times, sizes and ids of messages.
 fn steady(text: &str) -> Vec<String> {
+    let is_id = |word: &str| word.len() == 36 && word.matches('-').count() == 4;
     let volatile = |word: &str| {
         let number = word.trim_start_matches('(').trim_end_matches(['s', ',']);
-        number.parse::<f64>().is_ok() && (word.ends_with('s') || word.starts_with('(') || word.contains('.'))
+        let is_size = word.ends_with('s') || word.starts_with('(') || word.contains('.');
+        is_id(word) || number.parse::<f64>().is_ok() && is_size
     };
     text.lines()
         .map(|line| {
@@ -186,7 +199,7 @@ fn every_command_works(page: &str) {
     let engine = if blocks.iter().any(of_docker) { Engine::get() } else { None };
     let mut exports = engine.map_or_else(String::new, |engine| format!("export DOCKER_HOST={}\n", engine.host));
     let mut host: Option<Host> = None;
-    let mut servers = Vec::new();
+    let (mut servers, mut rabbitmq) = (Vec::new(), None);
     for (index, block) in blocks.iter().enumerate().filter(|(_, block)| !block.exempt) {
         let script = &block.text;
         match block.kind.as_str() {
@@ -199,14 +212,18 @@ fn every_command_works(page: &str) {
                 started.wait_for(PATIENCE, |line| line["message"] == "consuming");
                 host = Some(started);
             }
+            "sh" if script == INSTALL_RABBITMQ => rabbitmq = Some(RabbitMq::at(AMQP_PORT)),
+            "toml" if script.starts_with("# hostler.toml\n") => {
+                run(folder.path(), &exports, &format!("cat >hostler.toml <<'END'\n{script}\nEND"), None);
+            }
             "sh" if script.starts_with("moto_server") => {
                 servers.push(Background::start(bash(folder.path(), "", &format!("exec {script}")), script));
             }
             "sh" => {
                 let wanted = blocks.get(index + 1).filter(|next| next.kind == "text" && !next.exempt);
                 run(folder.path(), &exports, script, wanted.map(|block| block.text.as_str()));
-                exports
-                    .extend(script.lines().filter(|line| line.starts_with("export ")).map(|line| format!("{line}\n")));
+                let lasts = |line: &&str| line.starts_with("export ") || line.starts_with("cd ");
+                exports.extend(script.lines().filter(lasts).map(|line| format!("{line}\n")));
             }
             "log" => {
                 let host = host.as_mut().unwrap();
@@ -221,6 +238,7 @@ fn every_command_works(page: &str) {
         }
     }
     stop(host);
+    drop(rabbitmq);
 }
 
 #[test]
@@ -241,6 +259,11 @@ fn commands_of_handlers() {
 #[test]
 fn commands_of_sqs() {
     every_command_works("book/src/sqs.md");
+}
+
+#[test]
+fn commands_of_rabbitmq() {
+    every_command_works("book/src/rabbitmq/five-minutes.md");
 }
 
 #[test]
