@@ -10,7 +10,7 @@ source tests/static.sh
 quick=
 if [ "${1:-}" = --quick ]; then quick=1 && shift; fi
 names=("$@")
-[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded cluster neighbour overshoot side-by-side telemetry year image)
+[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster neighbour overshoot side-by-side telemetry year image)
 
 proof() {
   case $1 in
@@ -31,6 +31,9 @@ proof() {
     languages) [ "$quick" ] || bash benches/languages.sh ;;
     # Throughput of the embedded queue.
     embedded) if [ "$quick" ]; then MESSAGES=2000 BACKLOG=20000 ROUNDS=1 bench embedded; else bench embedded; fi ;;
+    # Messages that can never be processed hold up no others on RabbitMQ, beside a consumer that requeues them. The tests do the same
+    # without that consumer, so it has no shorter form.
+    head-of-queue) [ "$quick" ] || bench head_of_queue ;;
     # The leader of a RabbitMQ cluster is killed while a host drains a backlog. The tests do the same, so it has no shorter form.
     cluster) [ "$quick" ] || cargo test --release --workspace --locked --test all -- a_cluster_loses --nocapture ;;
     # A neighbour of each hostile guest keeps four fifths of its throughput. It needs a quiet machine, and has no shorter form.
