@@ -333,11 +333,17 @@ with mock.patch("hostler.send") as send:
 }
 
 #[test]
-fn the_config_of_the_readme_is_valid() {
+fn whole_configs_are_valid() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hostler.toml");
-    fs::write(&path, of_readme("toml")).unwrap();
-    let loaded = hostler_config::load(Some(&path), std::iter::empty::<(String, String)>())
-        .unwrap_or_else(|error| panic!("{error}"));
-    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    for page in ["README.md", "book/src/rabbitmq/failures.md"] {
+        let configs: Vec<_> = blocks(&read(page)).into_iter().filter(|block| block.kind == "toml").collect();
+        assert!(!configs.is_empty(), "{page} has no config");
+        for config in configs {
+            fs::write(&path, config.text).unwrap();
+            let loaded = hostler_config::load(Some(&path), std::iter::empty::<(String, String)>());
+            let loaded = loaded.unwrap_or_else(|error| panic!("{page}: {error}"));
+            assert!(loaded.warnings.is_empty(), "{page}: {:?}", loaded.warnings);
+        }
+    }
 }
