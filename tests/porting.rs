@@ -14,9 +14,11 @@ use crate::support::web::{Reply, Web};
 /// Address at which the JavaScript guest reaches the mail API, by its `build.sh`. Nothing else listens there.
 const MAIL_API: &str = "127.80.25.1:8025";
 
-/// The fenced blocks of a section of the page that are of this kind.
-fn blocks(section: &str, kind: &str) -> Vec<String> {
-    let page = fs::read_to_string(here("book/src/porting.md")).unwrap();
+const PAGE: &str = "book/src/porting.md";
+
+/// The fenced blocks of a section of a page that are of this kind.
+pub(crate) fn blocks(page: &str, section: &str, kind: &str) -> Vec<String> {
+    let page = fs::read_to_string(here(page)).unwrap();
     let (_, rest) = page.split_once(&format!("\n## {section}\n")).unwrap_or_else(|| panic!("no section {section}"));
     let section = rest.split("\n## ").next().unwrap();
     let fence = format!("```{kind}\n");
@@ -27,13 +29,13 @@ fn blocks(section: &str, kind: &str) -> Vec<String> {
 fn ported(section: &str, code: &str, needs: &[&str], changes: &[[&str; 2]]) -> World {
     let path = Path::new("tests/porting").join(code);
     let kind = if path.extension().unwrap() == "js" { "js" } else { "python" };
-    let code_blocks = blocks(section, kind);
+    let code_blocks = blocks(PAGE, section, kind);
     let [before, after, ..] = &code_blocks[..] else { panic!("{section} has no code before and after") };
     assert_eq!(*after, fs::read_to_string(here("").join(&path)).unwrap(), "{section} does not show {}", path.display());
     is_code(before, kind);
 
     let guest = built(path.parent().unwrap().to_str().unwrap(), needs);
-    let configs = blocks(section, "toml");
+    let configs = blocks(PAGE, section, "toml");
     let [config] = &configs[..] else { panic!("{section} has not one config") };
     let handler = config.lines().find_map(|line| line.strip_prefix("handler = ")).unwrap();
     let mut config = config.replace(handler, &format!("'{}'", guest.wasm.display()));
@@ -49,7 +51,7 @@ fn ported(section: &str, code: &str, needs: &[&str], changes: &[[&str; 2]]) -> W
 }
 
 /// The code has no error that its language finds without running it.
-fn is_code(code: &str, kind: &str) {
+pub(crate) fn is_code(code: &str, kind: &str) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("before.mjs");
     fs::write(&file, code).unwrap();

@@ -336,7 +336,7 @@ with mock.patch("hostler.send") as send:
 fn whole_configs_are_valid() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hostler.toml");
-    for page in ["README.md", "book/src/rabbitmq/failures.md"] {
+    for page in ["README.md", "book/src/rabbitmq/failures.md", "book/src/rabbitmq/migrating.md"] {
         let configs: Vec<_> = blocks(&read(page)).into_iter().filter(|block| block.kind == "toml").collect();
         assert!(!configs.is_empty(), "{page} has no config");
         for config in configs {
