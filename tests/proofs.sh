@@ -10,7 +10,7 @@ source tests/static.sh
 quick=
 if [ "${1:-}" = --quick ]; then quick=1 && shift; fi
 names=("$@")
-[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster neighbour overshoot side-by-side telemetry year image)
+[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster rabbitmq-4 neighbour overshoot side-by-side telemetry year image)
 
 proof() {
   case $1 in
@@ -36,6 +36,8 @@ proof() {
     head-of-queue) [ "$quick" ] || bench head_of_queue ;;
     # The leader of a RabbitMQ cluster is killed while a host drains a backlog. The tests do the same, so it has no shorter form.
     cluster) [ "$quick" ] || cargo test --release --workspace --locked --test all -- a_cluster_loses --nocapture ;;
+    # The tests of RabbitMQ's driver on RabbitMQ 4, which CI's Debian does not have. It needs root, and downloads a system.
+    rabbitmq-4) [ "$quick" ] || bash tests/rabbitmq-4.sh cargo test --release --workspace --locked --test all -- conformance::drivers::rabbitmq rabbitmq:: ;;
     # A neighbour of each hostile guest keeps four fifths of its throughput. It needs a quiet machine, and has no shorter form.
     neighbour) [ "$quick" ] || HOSTLER_KEPT=0.8 cargo test --release --workspace --locked --test all -- neighbour_keeps_its_throughput --nocapture ;;
     # A guest that writes to 512 MiB at once is stopped within 50 ms and a tick. It needs a quiet machine; the tests run it without a bound.
