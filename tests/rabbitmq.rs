@@ -1,11 +1,14 @@
 //! `hostler run` and the commands on RabbitMQ.
 
+mod checks;
 mod cluster;
 mod commands;
 mod driver;
+mod foreign;
 mod interop;
 mod lost;
 mod migrating;
+mod pauses;
 mod publishing;
 mod sent_ahead;
 mod topology;

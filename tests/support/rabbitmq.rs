@@ -119,6 +119,17 @@ impl RabbitMq {
         kill_process(pid(id.trim().parse().unwrap()), signal).unwrap();
     }
 
+    /// Runs an Erlang expression on the server, and returns its value as text.
+    pub fn eval(&self, expression: &str) -> String {
+        self.ctl(&["eval", expression])
+    }
+
+    /// Returns what the server has logged.
+    pub fn log(&self) -> String {
+        let files = fs::read_dir(self.folder.path().join("log")).unwrap().map(|file| file.unwrap().path());
+        files.filter(|file| file.is_file()).map(|file| fs::read_to_string(file).unwrap()).collect()
+    }
+
     /// Closes all connections that clients have.
     pub fn cut(&self) {
         self.ctl(&["close_all_connections", "a test"]);

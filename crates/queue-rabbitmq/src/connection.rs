@@ -12,14 +12,14 @@ use hostler_queue::{Link, QueueError};
 use hostler_types::Backoff;
 use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::uri::{AMQPScheme, AMQPUri};
-use lapin::{Channel, Connection, ConnectionProperties, DefaultConnectionBuilder, Event};
+use lapin::{Channel, Connection, ConnectionProperties, Event};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::Options;
 use super::fault::queue_error;
 use super::frame::{self, FrameLimits};
+use super::{Options, repaired};
 
 /// Delays before the connection is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
@@ -40,6 +40,9 @@ pub(super) async fn in_time<T>(deadline: Instant, answer: impl Future<Output = l
 fn heartbeat(agreed: u16, wanted: Duration) -> Duration {
     if agreed == 0 { wanted } else { Duration::from_secs(agreed.into()) }
 }
+
+/// Shortest interval of heartbeats in seconds. A server that takes more than half of it to answer counts as lost.
+const SHORTEST: u16 = 2;
 
 /// Time that the server has at least to answer a request that costs it nothing.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -105,10 +108,7 @@ impl Endpoint {
     async fn connect_to(&self, node: &AMQPUri, role: &str) -> Result<Connection, QueueError> {
         let what = || format!("cannot connect to RabbitMQ at {}", address(std::slice::from_ref(node)));
         let properties = ConnectionProperties::default().with_connection_name(format!("hostler {role}").into());
-        let connecting = async {
-            let builder = DefaultConnectionBuilder::new()?.with_uri(node.clone()).with_properties(properties);
-            builder.with_tls_config(self.tls.clone()).connect().await
-        };
+        let connecting = repaired::connect(node.clone(), properties, self.tls.clone());
         let patience = PATIENCE / u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         match timeout(patience, connecting).await {
             Ok(connected) => connected.map_err(|error| queue_error(&what(), &error)),
@@ -150,7 +150,8 @@ fn node(url: &str, heartbeat: u16) -> Option<AMQPUri> {
     if let Some(address) = ipv6(url) {
         address.clone_into(&mut uri.authority.host);
     }
-    uri.query.heartbeat.get_or_insert(heartbeat);
+    let wanted = uri.query.heartbeat.unwrap_or(heartbeat);
+    uri.query.heartbeat = Some(if wanted == 0 { 0 } else { wanted.max(SHORTEST) });
     Some(uri)
 }
 
@@ -226,8 +227,16 @@ impl Line {
     /// at least [`ANSWER`] to answer.
     pub(super) async fn channel(&self, deadline: Instant) -> Result<Channel, QueueError> {
         let connection = self.get(deadline).await?;
-        let opened = in_time(deadline.max(Instant::now() + ANSWER), connection.create_channel()).await;
-        opened.map_err(|error| queue_error("cannot open a channel", &error))
+        open_channel(&connection, deadline).await
+    }
+
+    /// Opens two channels of one connection.
+    ///
+    /// # Errors
+    /// As [`Self::channel`].
+    pub(super) async fn two_channels(&self, deadline: Instant) -> Result<(Channel, Channel), QueueError> {
+        let connection = self.get(deadline).await?;
+        Ok((open_channel(&connection, deadline).await?, open_channel(&connection, deadline).await?))
     }
 
     /// Returns the reason why the server takes no messages. `None`: it takes them, as far as is known.
@@ -265,6 +274,11 @@ impl Line {
             keeper.spawn(async move { keep(&endpoint, role, &state, &link).await });
         }
     }
+}
+
+async fn open_channel(connection: &Connection, deadline: Instant) -> Result<Channel, QueueError> {
+    let opened = in_time(deadline.max(Instant::now() + ANSWER), connection.create_channel()).await;
+    opened.map_err(|error| queue_error("cannot open a channel", &error))
 }
 
 /// Connects, waits until the connection is lost, and connects again, forever. After a loss, the next node is the first to be
@@ -346,6 +360,9 @@ mod tests {
     fn the_interval_of_heartbeats_is_the_one_that_both_agreed_on() {
         let wanted = Duration::from_secs(10);
         assert_eq!((heartbeat(3, wanted), heartbeat(0, wanted)), (Duration::from_secs(3), wanted));
+        let asked = |url| endpoint(url).map(|endpoint| endpoint.uri.query.heartbeat).unwrap_or_default();
+        let urls = ["amqp://localhost", "amqp://localhost?heartbeat=1", "amqp://localhost?heartbeat=0"];
+        assert_eq!(urls.map(asked), [Some(10), Some(SHORTEST), Some(0)]);
     }
 
     /// A server may accept each connection and close it at once, for example at its limit of connections.

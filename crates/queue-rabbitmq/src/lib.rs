@@ -12,7 +12,9 @@
 //! | `permissions` | what a user must be allowed | none |
 //! | `uncounted` | deliveries that are no attempts | none |
 //! | `links` | the worse state of two connections | none |
+//! | `screen` | frames that the client library could not read | none |
 //! | `fault` | errors of the client, by what the caller does next | none |
+//! | `repaired` | the way of all frames, through `screen` | server |
 //! | `connection` | connections, and their return after a loss | server |
 //! | `confirms` | the server's answers to a batch of messages | none |
 //! | `publisher` | confirmed publishes | server |
@@ -41,6 +43,8 @@ pub mod permissions;
 mod provision;
 mod publisher;
 mod queue;
+mod repaired;
+mod screen;
 mod send;
 mod topology;
 mod unacked;
@@ -60,6 +64,7 @@ use tokio::time::Instant;
 
 use connection::{Endpoint, Line};
 use declare::Declarer;
+use drift::Drift;
 use links::Links;
 use look::LookQueue;
 use management::Management;
@@ -177,6 +182,31 @@ impl Service {
         }
     }
 
+    /// Makes sure that what a channel consists of exists, in a form that its consumer can work with as far as the management API
+    /// tells. AMQP tells the form only to a user who may declare queues, and the server logs each refusal.
+    ///
+    /// # Errors
+    /// Something is missing or in another form, or the server cannot be asked.
+    async fn open_existing(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        for queue in topology::queues(&self.names, spec) {
+            if self.declarer.ready(&queue.name).await?.is_none() {
+                return Err(missing(&format!("queue `{}`", queue.name)));
+            }
+            let Some(management) = &self.management else { continue };
+            match management.has_single_consumer(&queue.name).await {
+                Ok(Some(single)) if single != spec.ordered => {
+                    return Err(QueueError::Refused(Drift::of_order(&queue.name, single).finding().to_string()));
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(queue = queue.name, %error, "the form of the queue is not compared"),
+            }
+        }
+        match self.inspect_bindings(spec).await?.into_iter().find(|finding| finding.fatal) {
+            Some(finding) => Err(QueueError::Refused(finding.to_string())),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the number of messages of a queue that the server has sent ahead to this process.
     fn sent_ahead(&self, queue: &str) -> u64 {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,9 +233,8 @@ impl RabbitBroker {
         let (publishing, consuming) =
             (Line::new(Arc::clone(&endpoint), "publishing"), Line::new(Arc::clone(&endpoint), "consuming"));
         let names = Names::new(&options.prefix, options.ladder_prefix.as_ref().unwrap_or(&options.prefix));
-        let (vhost, user, password) = endpoint.account();
         let management = options.management_url.as_ref();
-        let management = management.map(|url| Management::new(url, vhost, user, password)).transpose()?;
+        let management = management.map(|url| Management::new(url, endpoint.account(), &options)).transpose()?;
         publishing.get(Instant::now()).await?;
         Ok(Self(Arc::new(Service {
             address: endpoint.address().into(),
@@ -277,11 +306,7 @@ impl Broker for RabbitBroker {
                 tracing::warn!("{}", drift.finding());
             }
         } else {
-            for queue in topology::queues(&service.names, spec) {
-                if service.declarer.ready(&queue.name).await?.is_none() {
-                    return Err(missing(&format!("queue `{}`", queue.name)));
-                }
-            }
+            service.open_existing(spec).await?;
             if provision::needs_ladder(spec) {
                 service.land(&service.names.full(spec.channel.queue())).await?;
             }

@@ -1,0 +1,133 @@
+//! Connections of the client library whose frames are repaired before the library reads them: see `screen`.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use async_rs::traits::Reactor;
+use async_rs::util::RuntimeParts;
+use async_rs::{Runtime, Tokio};
+use futures_core::Stream;
+use futures_io::{AsyncRead, AsyncWrite};
+use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, OwnedTLSConfig};
+use lapin::uri::AMQPUri;
+use lapin::{Connection, ConnectionProperties};
+
+use super::screen::Screen;
+
+/// Connects.
+///
+/// # Errors
+/// The server cannot be reached, or refuses the connection.
+pub(super) async fn connect(
+    uri: AMQPUri,
+    properties: ConnectionProperties,
+    tls: OwnedTLSConfig,
+) -> lapin::Result<Connection> {
+    let tokio = Tokio::current();
+    let runtime = Runtime::new(RuntimeParts::new(tokio.clone(), Wires(tokio.clone())));
+    let plain = Runtime::new(tokio);
+    let open = async move |uri: AMQPUri, _: Runtime<RuntimeParts<Tokio, Wires>>| {
+        let stream = uri.connect_with_config_async(tls.as_ref(), &plain).await.map_err(lapin::Error::from)?;
+        Ok::<_, lapin::Error>(AsyncTcpStream::Plain(Wire::new(stream)))
+    };
+    Connection::connector(uri, runtime, open, properties).await
+}
+
+/// A connection, with TLS or without.
+type Socket = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
+
+/// A connection whose incoming frames are repaired.
+struct Wire {
+    stream: Socket,
+    screen: Screen,
+    /// Set once a repair was logged.
+    told: bool,
+}
+
+impl Wire {
+    fn new(stream: Socket) -> Self {
+        Self { stream, screen: Screen::new(), told: false }
+    }
+
+    fn tell(&mut self, repairs: usize) {
+        if repairs > 0 && !std::mem::replace(&mut self.told, true) {
+            tracing::warn!(
+                "a message of RabbitMQ has text that is not UTF-8, or headers in many levels: `?` stands for such bytes, and a \
+                 byte array for deep headers; let its producer send UTF-8 (further ones on this connection are not logged)"
+            );
+        }
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        while !this.screen.has_some() {
+            let count = ready!(Pin::new(&mut this.stream).poll_read(cx, this.screen.room()))?;
+            if count == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            let repairs = this.screen.fill(count)?;
+            this.tell(repairs);
+        }
+        Poll::Ready(Ok(this.screen.take(target)))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, parts)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_close(cx)
+    }
+}
+
+/// Makes the client library take [`Wire`] for a connection of tokio. Everything else is tokio's.
+#[derive(Clone, Debug)]
+struct Wires(Tokio);
+
+impl Reactor for Wires {
+    type TcpStream = Wire;
+    type Sleep = <Tokio as Reactor>::Sleep;
+
+    fn register<H: Read + Write + AsFd + AsRawFd + Send + 'static>(
+        &self,
+        socket: H,
+    ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
+        self.0.register(socket)
+    }
+
+    fn sleep(&self, time: Duration) -> Self::Sleep {
+        self.0.sleep(time)
+    }
+
+    fn interval(&self, time: Duration) -> impl Stream<Item = Instant> + Send + 'static {
+        self.0.interval(time)
+    }
+
+    fn tcp_connect_addr(
+        &self,
+        address: SocketAddr,
+    ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
+        let connecting = self.0.tcp_connect_addr(address);
+        async move { Ok(Wire::new(AsyncTcpStream::Plain(connecting.await?))) }
+    }
+}
