@@ -38,7 +38,8 @@ const LIMITS: Limits = Limits {
 /// Maximum time for which a receive that must not wait does wait for messages that the server has, and that are on their way.
 const ON_ITS_WAY: Duration = Duration::from_millis(250);
 
-/// Interval at which a host that stands by asks whether another still receives from an ordered queue.
+/// Interval at which a host that stands by asks whether another still receives from an ordered queue. Up to a quarter is left out
+/// or added at random, so that hosts ask at different times.
 const STAND_BY: Duration = Duration::from_secs(1);
 
 /// What a consumer asks of its queue.
@@ -100,50 +101,46 @@ impl RabbitQueue {
             if stop.is_cancelled() {
                 return Ok(false);
             }
-            // The leases of a dead channel are lost now, whether there will be another channel or not.
-            if let Some(dead) = feed.take_if(|feed| !feed.is_alive()) {
-                dead.end("the connection is lost");
-            }
+            bury(&mut feed);
             if let Some(open) = &mut *feed {
                 let resumed = open.resume().await;
-                if resumed.is_err() {
-                    *feed = None;
-                }
+                bury(&mut feed);
                 return resumed.map(|()| true);
             }
             if !self.shared.source.ordered || self.takes_turn(deadline, stop).await? {
-                let Some(channel) = self.channel(deadline, stop).await? else { break };
-                *feed = Some(Feed::open(&self.shared, channel).await?);
-                return Ok(true);
+                let opened = self.open_feed(deadline, stop).await;
+                if let Ok(Some(open)) = opened {
+                    *feed = Some(open);
+                    return Ok(true);
+                }
+                turn::release(&self.shared).await;
+                return opened.map(|_| false);
             }
             drop(feed);
             if Instant::now() >= deadline {
                 return Ok(false);
             }
             tokio::select! {
-                () = sleep_until(deadline.min(Instant::now() + STAND_BY)) => {}
+                () = sleep_until(deadline.min(Instant::now() + STAND_BY.mul_f64(0.75 + fastrand::f64() / 2.0))) => {}
                 () = stop.cancelled() => return Ok(false),
             }
         }
-        if self.shared.source.ordered {
-            turn::release(&self.shared).await;
-        }
-        Ok(false)
     }
 
     async fn takes_turn(&self, deadline: Instant, stop: &CancellationToken) -> Result<bool, QueueError> {
-        match self.channel(deadline, stop).await? {
-            Some(channel) => turn::take(&self.shared, &channel).await,
-            None => Ok(false),
+        tokio::select! {
+            channel = self.shared.service.consuming.channel(deadline) => turn::take(&self.shared, &channel?).await,
+            () = stop.cancelled() => Ok(false),
         }
     }
 
-    /// Returns a new channel. `None`: `stop` was cancelled.
-    async fn channel(&self, deadline: Instant, stop: &CancellationToken) -> Result<Option<lapin::Channel>, QueueError> {
-        tokio::select! {
-            channel = self.shared.service.consuming.channel(deadline) => channel.map(Some),
-            () = stop.cancelled() => Ok(None),
-        }
+    /// Begins to receive. `None`: `stop` was cancelled.
+    async fn open_feed(&self, deadline: Instant, stop: &CancellationToken) -> Result<Option<Feed>, QueueError> {
+        let (channel, probe) = tokio::select! {
+            channels = self.shared.service.consuming.two_channels(deadline) => channels?,
+            () = stop.cancelled() => return Ok(None),
+        };
+        Feed::open(&self.shared, channel, probe).await.map(Some)
     }
 
     /// Waits for messages that the server has and that are on their way, at most for a short time. Fails if the channel does
@@ -202,8 +199,18 @@ impl RabbitQueue {
         };
         if let Some(feed) = feed.take_if(may_close) {
             feed.close().await;
+        }
+        // Without a channel, the turn may be left from an attempt to receive that failed.
+        if feed.is_none() {
             turn::release(&self.shared).await;
         }
+    }
+}
+
+/// Drops a dead channel. Its leases are lost now, whether there will be another channel or not.
+fn bury(feed: &mut Option<Feed>) {
+    if let Some(dead) = feed.take_if(|feed| !feed.is_alive()) {
+        dead.end("the connection is lost");
     }
 }
 
@@ -273,10 +280,13 @@ impl Queue for RabbitQueue {
     }
 
     async fn rest(&self) {
-        let given_back = match &mut *self.feed.lock().await {
+        let mut feed = self.feed.lock().await;
+        let given_back = match &mut *feed {
             Some(feed) => feed.rest().await,
             None => Vec::new(),
         };
+        bury(&mut feed);
+        drop(feed);
         self.shared.give_back(given_back).await;
         if self.shared.source.ordered {
             self.close_if_idle().await;

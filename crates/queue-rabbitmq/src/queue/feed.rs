@@ -1,7 +1,9 @@
 //! The channel through which the server sends a queue's messages, and the tasks that take them and watch the clock.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
@@ -35,8 +37,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Feed {
     shared: Arc<Shared>,
     acks: Acks,
-    /// Takes messages. `None`: the server sends none.
+    /// Takes messages. `None`: the server sends none, or will soon send no more.
     inflow: Option<Inflow>,
+    /// The end of the last consumer, which the server has not yet confirmed.
+    stopping: JoinSet<lapin::Result<()>>,
+    /// Set if a rest did not wait for the end of the consumer.
+    is_late: Arc<AtomicBool>,
     /// Set if nothing is to be received for a while.
     rests: bool,
     /// Tasks that live as long as the channel.
@@ -64,19 +70,20 @@ pub(super) struct Glance {
 }
 
 impl Feed {
-    /// Begins to receive through a channel.
+    /// Begins to receive through a channel. `probe`: another channel of its connection, on which nothing else is asked.
     ///
     /// # Errors
     /// The queue is missing or refused, or the server does not answer. The channel has ended.
-    pub(super) async fn open(shared: &Arc<Shared>, channel: Channel) -> Result<Self, QueueError> {
+    pub(super) async fn open(shared: &Arc<Shared>, channel: Channel, probe: Channel) -> Result<Self, QueueError> {
         let acks = shared.open(channel);
         let mut watches = JoinSet::new();
         let watching = [
             watches.spawn(watch_clock(Arc::clone(shared), acks.clone())),
-            watches.spawn(watch_link(Arc::clone(shared), acks.clone())),
+            watches.spawn(watch_link(Arc::clone(shared), acks.number, probe)),
         ];
-        let shared = Arc::clone(shared);
-        let mut feed = Self { shared, acks, inflow: None, rests: false, _watches: watches, watching };
+        let (shared, stopping, is_late) = (Arc::clone(shared), JoinSet::new(), Arc::default());
+        let mut feed =
+            Self { shared, acks, inflow: None, stopping, is_late, rests: false, _watches: watches, watching };
         feed.resume().await?;
         Ok(feed)
     }
@@ -96,16 +103,40 @@ impl Feed {
         Ok(())
     }
 
-    /// Asks the server for no more messages, and takes those that were sent before it took notice.
-    async fn stop(&mut self) -> Result<(), QueueError> {
-        let Some(mut inflow) = self.inflow.take() else { return Ok(()) };
-        inflow.pump.shutdown().await;
+    /// Asks the server for no more messages, and takes those that were sent before it took notice. Returns `false` if the server
+    /// does not answer in time: a queue without a leader keeps its channel waiting, while the leases are still good. The answer
+    /// is then waited for by a task.
+    ///
+    /// # Errors
+    /// The channel does not work.
+    async fn stop(&mut self) -> Result<bool, QueueError> {
+        if let Some(Inflow { mut consumer, mut pump, .. }) = self.inflow.take() {
+            pump.shutdown().await;
+            let (shared, acks, is_late) = (Arc::clone(&self.shared), self.acks.clone(), Arc::clone(&self.is_late));
+            self.stopping.spawn(async move {
+                let cancelled = acks.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await;
+                let _ = draw(&shared, &mut consumer, &mut Context::from_waker(Waker::noop()), acks.number);
+                if is_late.load(Ordering::SeqCst) {
+                    shared.give_back(shared.change(Unacked::rest)).await;
+                }
+                cancelled
+            });
+        }
+        let Ok(stopped) = timeout(PATIENCE, self.stopping.join_next()).await else { return Ok(false) };
+        let cancelled = stopped.unwrap_or(Ok(Ok(()))).unwrap_or_else(|error| Err(io::Error::other(error).into()));
         let queue = self.shared.source.queue.as_str();
-        let failed = |error: lapin::Error| queue_error(&format!("cannot stop receiving from `{queue}`"), &error);
-        let cancelling = self.acks.channel.basic_cancel(inflow.consumer.tag(), BasicCancelOptions::default());
-        answer(cancelling, failed).await?;
-        let _ = draw(&self.shared, &mut inflow.consumer, &mut Context::from_waker(Waker::noop()), self.acks.number);
-        Ok(())
+        cancelled.map_err(|error| queue_error(&format!("cannot stop receiving from `{queue}`"), &error))?;
+        Ok(true)
+    }
+
+    /// Asks the server for messages, after the last consumer has ended.
+    async fn restart(&mut self) -> Result<(), QueueError> {
+        let stopped = self.stop().await;
+        if !self.checked(stopped)? {
+            return Err(no_answer());
+        }
+        let begun = self.begin().await;
+        self.checked(begun)
     }
 
     /// Ends the channel if an operation on it has failed: what the server made of the operation is not known.
@@ -140,14 +171,11 @@ impl Feed {
     /// Ends the rest.
     ///
     /// # Errors
-    /// The queue is missing or refused, or the server does not answer. The channel has ended.
+    /// The queue is missing or refused, or the server does not answer. Except in the last case, the channel has ended.
     pub(super) async fn resume(&mut self) -> Result<(), QueueError> {
         self.rests = false;
-        if self.inflow.is_some() {
-            return Ok(());
-        }
-        let begun = self.begin().await;
-        self.checked(begun)
+        self.is_late.store(false, Ordering::SeqCst);
+        if self.inflow.is_some() { Ok(()) } else { self.restart().await }
     }
 
     /// Receives nothing more until [`Self::resume`]. Returns the messages that are not handed out, and must now be given back.
@@ -159,8 +187,16 @@ impl Feed {
             return Vec::new();
         }
         let stopped = self.stop().await;
-        if let Err(error) = self.checked(stopped) {
-            tracing::debug!(%error, "cannot rest");
+        match self.checked(stopped) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(
+                    queue = self.shared.source.queue,
+                    "RabbitMQ does not confirm that it stops sending messages; what it sends until then goes back"
+                );
+                self.is_late.store(true, Ordering::SeqCst);
+            }
+            Err(error) => tracing::debug!(%error, "cannot rest"),
         }
         self.shared.change(Unacked::rest)
     }
@@ -169,7 +205,7 @@ impl Feed {
     /// their groups. Otherwise a group whose head is held would hold up all groups behind it.
     ///
     /// # Errors
-    /// The queue is missing or refused, or the server does not answer. The channel has ended.
+    /// As [`Self::resume`].
     pub(super) async fn widen(&mut self) -> Result<(), QueueError> {
         let Some(from) = self.inflow.as_ref().map(|inflow| inflow.from) else { return Ok(()) };
         if !self.shared.lock().unacked.is_stuck(from, self.shared.source.window.into()) {
@@ -177,11 +213,7 @@ impl Feed {
         }
         tracing::debug!(queue = self.shared.source.queue, "all messages in hand wait for their groups");
         // The prefetch of a consumer cannot be changed. What it has stays here when it is cancelled.
-        let widened = match self.stop().await {
-            Ok(()) => self.begin().await,
-            Err(error) => Err(error),
-        };
-        self.checked(widened)
+        self.restart().await
     }
 
     /// Returns the means to learn what the server has.
@@ -199,10 +231,7 @@ impl Feed {
         if let Some(inflow) = &mut self.inflow {
             inflow.pump.shutdown().await;
         }
-        let failed = |error: lapin::Error| queue_error("cannot close the channel", &error);
-        if let Err(error) = answer(self.acks.channel.close(200, "".into()), failed).await {
-            tracing::debug!(%error, "the channel ends with the connection");
-        }
+        self.acks.hang_up().await;
     }
 }
 
@@ -231,8 +260,12 @@ pub(super) async fn answer<T>(
 ) -> Result<T, QueueError> {
     match timeout(PATIENCE, asked).await {
         Ok(answered) => answered.map_err(failed),
-        Err(_) => Err(QueueError::Unavailable(format!("RabbitMQ gave no answer within {PATIENCE:?}"))),
+        Err(_) => Err(no_answer()),
     }
+}
+
+fn no_answer() -> QueueError {
+    QueueError::Unavailable(format!("RabbitMQ gave no answer within {PATIENCE:?}"))
 }
 
 fn cannot_receive(queue: &str, error: &lapin::Error) -> QueueError {
@@ -300,19 +333,20 @@ async fn watch_clock(shared: Arc<Shared>, acks: Acks) {
 
 /// Ends the channel when the server has given no sign of life for an interval of heartbeats. The server itself takes a silent
 /// client's messages back after two intervals, and the client library notices a silent server after two. The handlers must be
-/// stopped before.
-async fn watch_link(shared: Arc<Shared>, acks: Acks) {
+/// stopped before. The server is asked on a channel of its own, as it answers the questions of a channel in their order, and a
+/// queue without a leader keeps its channel waiting.
+async fn watch_link(shared: Arc<Shared>, number: u64, probe: Channel) {
     let half = shared.service.consuming.heartbeat(shared.service.options.heartbeat) / 2;
     loop {
         sleep(half).await;
         if shared.lock().unacked.len() == 0 {
             continue;
         }
-        // The server answers this without asking the queue, which may have no leader for a while.
-        match timeout(half, acks.channel.channel_flow(ChannelFlowOptions { active: true })).await {
+        // The server answers this without asking a queue.
+        match timeout(half, probe.channel_flow(ChannelFlowOptions { active: true })).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => return shared.end(acks.number, &error.to_string()),
-            Err(_) => return shared.end(acks.number, &format!("no sign of life for {:?}", 2 * half)),
+            Ok(Err(error)) => return shared.end(number, &error.to_string()),
+            Err(_) => return shared.end(number, &format!("no sign of life for {:?}", 2 * half)),
         }
     }
 }

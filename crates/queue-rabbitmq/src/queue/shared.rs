@@ -1,5 +1,6 @@
 //! What a queue shares with its tasks: the messages of the current channel, the way to settle them, and the leases that were lost.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hostler_queue::{LeaseHandle, QueueError};
@@ -8,7 +9,9 @@ use lapin::options::{BasicAckOptions, BasicNackOptions};
 use tokio::sync::Notify;
 
 use super::Source;
+use super::feed::answer;
 use crate::Service;
+use crate::fault::queue_error;
 use crate::unacked::{Key, Unacked};
 
 /// State that the queue shares with its tasks.
@@ -32,6 +35,8 @@ pub(crate) struct Shared {
     pub(super) sooner: Notify,
     /// Notified when leases were lost.
     lost: Notify,
+    /// Set while this host may have the turn to receive from the ordered queue.
+    pub(super) has_turn: AtomicBool,
 }
 
 /// The way to settle the messages of one channel.
@@ -50,6 +55,22 @@ impl Acks {
     pub(super) async fn requeue(&self, tag: u64) -> lapin::Result<()> {
         self.channel.basic_nack(tag, BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await
     }
+
+    /// Closes the channel. The server takes back its messages.
+    pub(super) async fn hang_up(&self) {
+        let failed = |error: lapin::Error| queue_error("cannot close the channel", &error);
+        if let Err(error) = answer(self.channel.close(200, "".into()), failed).await {
+            tracing::debug!(%error, "the channel ends with the connection");
+        }
+    }
+
+    /// Closes a channel that may work, without waiting for the answer. Otherwise the server would keep its messages for this
+    /// process.
+    fn abandon(self) {
+        if self.channel.status().connected() {
+            tokio::spawn(async move { self.hang_up().await });
+        }
+    }
 }
 
 impl Shared {
@@ -57,7 +78,7 @@ impl Shared {
         let unacked = Unacked::new(source.ordered);
         let state = SharedState { unacked, acks: None, taken_back: Vec::new(), ended: None };
         let (changed, sooner, lost) = (Notify::new(), Notify::new(), Notify::new());
-        Self { service, source, state: Mutex::new(state), changed, sooner, lost }
+        Self { service, source, state: Mutex::new(state), changed, sooner, lost, has_turn: AtomicBool::new(false) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, SharedState> {
@@ -83,7 +104,9 @@ impl Shared {
     /// Begins with a new channel.
     pub(super) fn open(&self, channel: Channel) -> Acks {
         let mut state = self.lock();
-        self.lose(&mut state);
+        if let Some(old) = self.lose(&mut state) {
+            old.abandon();
+        }
         let acks = Acks { channel, number: state.unacked.channel() };
         (state.acks, state.ended) = (Some(acks.clone()), None);
         acks
@@ -92,33 +115,31 @@ impl Shared {
     /// Ends the channel with this number for a reason, unless it has ended. Its leases are lost.
     pub(super) fn end(&self, number: u64, why: &str) {
         let mut state = self.lock();
-        if self.renew(&mut state, number) {
+        if let Some(old) = self.renew(&mut state, number) {
             tracing::warn!(queue = self.source.queue, error = why, "RabbitMQ stopped sending messages");
             state.ended = Some(why.to_owned());
         }
+            old.abandon();
     }
 
-    /// Ends the channel with this number without a fault, unless it has ended.
+    /// Ends the channel with this number without a fault, unless it has ended. The caller closes it.
     pub(super) fn close(&self, number: u64) {
         let mut state = self.lock();
-        if self.renew(&mut state, number) {
+        if self.renew(&mut state, number).is_some() {
             state.ended = None;
         }
     }
 
-    /// Ends the channel with this number. Returns `false` if it has ended.
-    fn renew(&self, state: &mut SharedState, number: u64) -> bool {
+    /// Ends the channel with this number, and returns it. `None`: it has ended.
+    fn renew(&self, state: &mut SharedState, number: u64) -> Option<Acks> {
         let is_current = state.acks.as_ref().is_some_and(|acks| acks.number == number);
-        if is_current {
-            self.lose(state);
-        }
-        is_current
+        if is_current { self.lose(state) } else { None }
     }
 
-    /// Ends the channel, if there is one. The server takes its messages back, so their leases are lost.
-    fn lose(&self, state: &mut SharedState) {
+    /// Ends the channel, and returns it. `None`: there is none. The server takes its messages back, so their leases are lost.
+    fn lose(&self, state: &mut SharedState) -> Option<Acks> {
         let lost = state.unacked.begin();
-        state.acks = None;
+        let ended = state.acks.take();
         if !lost.is_empty() {
             tracing::warn!(
                 queue = self.source.queue,
@@ -130,6 +151,7 @@ impl Shared {
         }
         self.changed.notify_waiters();
     }
+        ended
 
     /// Returns `true` if the channel with this number is the current one.
     pub(super) fn is_current(&self, number: u64) -> bool {

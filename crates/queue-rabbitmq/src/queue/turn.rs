@@ -5,6 +5,8 @@
 //! begins to receive only after the server has taken back the messages of the last one. A queue that is exclusive to the host's
 //! connection keeps two hosts from beginning at once.
 
+use std::sync::atomic::Ordering;
+
 use hostler_queue::QueueError;
 use lapin::Channel;
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
@@ -23,6 +25,15 @@ use crate::fault::{is_locked, queue_error};
 pub(super) async fn take(shared: &Shared, channel: &Channel) -> Result<bool, QueueError> {
     let (queue, turn) = (shared.source.queue.as_str(), name(shared));
     let failed = |error: lapin::Error| queue_error(&format!("cannot take the turn to receive from `{queue}`"), &error);
+    let is_free = async || {
+        let options = QueueDeclareOptions::durable().passive();
+        let found = answer(channel.queue_declare(queue.into(), options, FieldTable::default()), failed).await?;
+        Ok::<_, QueueError>(found.consumer_count() == 0)
+    };
+    // Asked first, because the server logs each refusal of the turn as an error.
+    if !is_free().await? {
+        return Ok(false);
+    }
     let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
     let declaring = async {
         match channel.queue_declare(turn.as_str().into(), options, FieldTable::default()).await {
@@ -33,13 +44,15 @@ pub(super) async fn take(shared: &Shared, channel: &Channel) -> Result<bool, Que
     if !answer(declaring, failed).await? {
         return Ok(false);
     }
-    let options = QueueDeclareOptions::durable().passive();
-    let found = answer(channel.queue_declare(queue.into(), options, FieldTable::default()), failed).await?;
-    Ok(found.consumer_count() == 0)
+    shared.has_turn.store(true, Ordering::SeqCst);
+    is_free().await
 }
 
-/// Gives up the turn.
+/// Gives up the turn, if this host has it.
 pub(super) async fn release(shared: &Shared) {
+    if !shared.has_turn.swap(false, Ordering::SeqCst) {
+        return;
+    }
     let turn = name(shared);
     let released = async {
         let channel = shared.service.consuming.channel(Instant::now()).await?;
