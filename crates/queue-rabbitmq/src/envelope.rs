@@ -13,7 +13,7 @@ use lapin::BasicProperties;
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
-use super::{frame, headers};
+use super::{frame, headers, ladder};
 
 /// Header with the FIFO group.
 const GROUP: &str = "hostler-group";
@@ -43,6 +43,9 @@ const PERSISTENT: u8 = 2;
 
 /// Longest routing key, and longest name of a header (AMQP: short string).
 pub(super) const MAX_KEY: usize = 255;
+
+/// Time that the clocks of a sender and a receiver may differ by.
+const SKEW: Duration = Duration::from_secs(3600);
 
 /// Start of the year 10,000, from which on times have no text in common formats.
 const YEAR_10_000: Duration = Duration::from_secs(253_402_300_800);
@@ -141,15 +144,18 @@ impl Mail {
             body: data.into(),
         };
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let came_again = redelivered || number(ACQUIRED_COUNT).is_some_and(|count| count > 0);
         Self {
             tag: delivery_tag,
             message: Arc::new(message),
             exchange: if sent_by_key { exchange.as_str().to_owned() } else { String::new() },
             carried: number(CARRIED).map_or(0, small),
             is_copy: header(CARRIED).is_some(),
-            deliveries: number(DELIVERY_COUNT).map_or(u32::from(redelivered), small),
-            redelivered: redelivered || number(ACQUIRED_COUNT).is_some_and(|count| count > 0),
-            not_before: number(NOT_BEFORE).map(time),
+            // On a first delivery, the header is the producer's.
+            deliveries: number(DELIVERY_COUNT).filter(|_| came_again).map_or(u32::from(redelivered), small),
+            redelivered: came_again,
+            // A later time is no delay of hostler's, and would hold a group forever.
+            not_before: number(NOT_BEFORE).map(time).filter(|at| *at <= now + ladder::MAX_DELAY + SKEW),
             properties,
         }
     }

@@ -16,7 +16,6 @@ use hostler_types::Backoff;
 use tokio::time::Instant;
 
 use super::envelope::Mail;
-use super::topology::SERVER_LIMIT;
 use super::uncounted::Uncounted;
 
 /// Number of server-counted deliveries up to which a message that no handler has seen goes back to its queue as it is. Beyond, a
@@ -24,8 +23,8 @@ use super::uncounted::Uncounted;
 /// certain.
 pub(super) const FREE_RETURNS: u32 = 3;
 
-/// The same for an ordered queue, from which no copy can go.
-const ORDERED_RETURNS: u32 = SERVER_LIMIT / 2;
+/// The same for an ordered queue, from which no copy can go. After half of them, a host that rests keeps its messages.
+const ORDERED_RETURNS: u32 = 32;
 
 /// Number of messages of an ordered queue up to which more are taken while all wait for their groups.
 const MOST_STUCK: usize = 4096;
@@ -105,6 +104,8 @@ pub(super) struct Unacked {
     /// Messages of each group in order. Empty if the queue is not ordered.
     groups: HashMap<String, VecDeque<u64>>,
     uncounted: Uncounted,
+    /// Set if the server's count of deliveries tells nothing: each look at a dead letter is one.
+    ignores_count: bool,
     /// Messages that went back to the server and may come again at once.
     returning: usize,
     /// Number of changes.
@@ -122,9 +123,16 @@ impl Unacked {
             due: BTreeSet::new(),
             groups: HashMap::new(),
             uncounted: Uncounted::default(),
+            ignores_count: false,
             returning: 0,
             changes: 0,
         }
+    }
+
+    /// Takes no attempts from the server's count of deliveries.
+    pub(super) fn ignore_count(mut self) -> Self {
+        self.ignores_count = true;
+        self
     }
 
     /// Ends the channel, and begins with the next number. The server takes back the messages of the old channel. Returns their
@@ -170,7 +178,7 @@ impl Unacked {
         }
         let uncounted = self.uncounted.of(&mail);
         // The server counts lost connections, and before 4.3 each return, also of messages that hosts had ahead and never began.
-        let unexplained = mail.deliveries.saturating_sub(uncounted);
+        let unexplained = if self.ignores_count { 0 } else { mail.deliveries.saturating_sub(uncounted) };
         let free = if self.ordered { ORDERED_RETURNS } else { FREE_RETURNS };
         let certain = mail.carried.saturating_add(unexplained.saturating_sub(free));
         let certain = certain.max(self.uncounted.ended(&mail));
@@ -365,7 +373,7 @@ impl Unacked {
         tags.into_iter().map(|tag| self.set_aside(tag)).collect()
     }
 
-    /// Returns `true` if a message has gone back so often that the server may soon dead-letter it.
+    /// Returns `true` if a message has gone back so often that further returns would soon count as attempts.
     pub(super) fn is_worn(&self) -> bool {
         self.entries.values().any(|entry| entry.mail.deliveries >= ORDERED_RETURNS / 2)
     }

@@ -86,6 +86,23 @@ fn a_message_that_was_only_returned_is_known_to_come_again() {
     assert!(came_before(1) && !came_before(0));
 }
 
+/// A producer may copy the headers of a message that it received.
+#[test]
+fn headers_of_a_producer_neither_count_as_deliveries_nor_hold_a_message_for_long() {
+    let read = |redelivered, not_before: SystemTime| {
+        let mut headers = FieldTable::default();
+        headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(900));
+        headers.insert("hostler-not-before".into(), millis(not_before));
+        let mut delivery = Delivery::mock(1, "".into(), "jobs".into(), redelivered, b"body".to_vec());
+        delivery.properties = BasicProperties::default().with_headers(headers);
+        let mail = Mail::read(delivery, |_| false, true, at(9));
+        (mail.deliveries, mail.not_before)
+    };
+    let (longest, far) = (at(9) + hostler_types::message::MAX_DELAY, at(9) + 2 * ladder::MAX_DELAY);
+    assert_eq!((read(false, longest), read(true, longest)), ((0, Some(longest)), (900, Some(longest))));
+    assert_eq!(read(false, far), (0, None));
+}
+
 #[test]
 fn a_dead_letter_has_its_story_and_is_counted_anew() {
     let mail = delivered("", "jobs", outgoing(&sent(), "id", Some("EU.order"), None, at(1234)), b"body");
@@ -153,7 +170,7 @@ fn the_server_acts_on_nothing_in_a_copy() {
     let mail = delivered("", "jobs", foreign, b"x");
     assert_eq!(
         (mail.deliveries, mail.message.attributes.keys().map(String::as_str).collect::<Vec<_>>()),
-        (3, vec!["kept", "reply-to"])
+        (0, vec!["kept", "reply-to"])
     );
     let copy = mail.again(String::new(), "jobs".into(), 1).properties;
     assert_eq!((copy.expiration(), copy.user_id(), *copy.priority()), (&None, &None, Some(7)));

@@ -76,6 +76,7 @@ impl Acks {
 impl Shared {
     pub(super) fn new(service: Arc<Service>, source: Source) -> Self {
         let unacked = Unacked::new(source.ordered);
+        let unacked = if source.channel.of_dead_letters().is_some() { unacked.ignore_count() } else { unacked };
         let state = SharedState { unacked, acks: None, taken_back: Vec::new(), ended: None };
         let (changed, sooner, lost) = (Notify::new(), Notify::new(), Notify::new());
         Self { service, source, state: Mutex::new(state), changed, sooner, lost, has_turn: AtomicBool::new(false) }
@@ -118,8 +119,8 @@ impl Shared {
         if let Some(old) = self.renew(&mut state, number) {
             tracing::warn!(queue = self.source.queue, error = why, "RabbitMQ stopped sending messages");
             state.ended = Some(why.to_owned());
-        }
             old.abandon();
+        }
     }
 
     /// Ends the channel with this number without a fault, unless it has ended. The caller closes it.
@@ -150,8 +151,8 @@ impl Shared {
             self.lost.notify_one();
         }
         self.changed.notify_waiters();
-    }
         ended
+    }
 
     /// Returns `true` if the channel with this number is the current one.
     pub(super) fn is_current(&self, number: u64) -> bool {

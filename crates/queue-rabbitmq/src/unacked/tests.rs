@@ -214,9 +214,35 @@ fn returns_of_other_hosts_tell_of_one_attempt_and_many_deliveries_of_more() {
     let attempts: Vec<_> = take(&mut unacked, now).0.into_iter().map(|(_, attempt)| attempt).collect();
     assert_eq!((certain, attempts), (vec![0, 0, 0, 1, 2, 6], vec![1, 2, 2, 2, 3, 7]));
     let (mut unacked, now) = window(true, &[]);
-    unacked.delivered(mail(1, "a", 499), None, now);
+    unacked.delivered(mail(1, "a", 15), None, now);
+    assert!(!unacked.is_worn());
+    unacked.delivered(mail(2, "b", 32), None, now);
     assert!(unacked.is_worn());
-    assert_eq!(take(&mut unacked, now).0, named(&[("a", 2)]), "an ordered queue gives back by no copy");
+    unacked.delivered(mail(3, "c", 36), None, now);
+    assert_eq!(
+        take(&mut unacked, now).0,
+        named(&[("a", 2), ("b", 2), ("c", 5)]),
+        "an ordered queue gives back by no copy"
+    );
+}
+
+/// Commands look at dead letters, and each look counts as a delivery.
+#[test]
+fn looks_at_a_dead_letter_are_no_attempts_at_it() {
+    let (unacked, now) = window(false, &[]);
+    let mut unacked = unacked.ignore_count();
+    unacked.delivered(mail(1, "a", 900), None, now);
+    unacked.begin();
+    let mut copy = mail(2, "b", 7);
+    copy.carried = 2;
+    unacked.delivered(copy, None, now);
+    unacked.delivered(mail(1, "a", 901), None, now);
+    let (names, receipts) = take(&mut unacked, now);
+    assert_eq!(names, named(&[("a", 1), ("b", 3)]));
+    let key = unacked.settle(&receipts[0], now).unwrap();
+    unacked.back(key, true);
+    unacked.delivered(mail(3, "a", 902), None, now);
+    assert_eq!(take(&mut unacked, now).0, named(&[("a", 2)]), "attempts of this process count");
 }
 
 /// The breaker opens after each failure, and the queue rests.
