@@ -41,6 +41,9 @@ const LIMITS: Limits = Limits {
 /// Maximum time for an answer of the server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Maximum number of messages that are passed over because their time has not come. They stay out of the queue until the end.
+const MOST_EARLY: usize = 256;
+
 /// Interval at which an empty queue is asked again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -59,6 +62,8 @@ struct Taken {
     /// The channel. `None`: nothing was taken, or the last channel has ended.
     channel: Option<lapin::Channel>,
     leases: Leases,
+    /// Number of messages on the channel that were passed over.
+    early: usize,
 }
 
 impl LookQueue {
@@ -76,8 +81,12 @@ impl LookQueue {
         taken
     }
 
-    /// Takes up to `max` messages. Returns those that may be delivered, and the number of all.
-    async fn pull(&self, taken: &mut Taken, max: usize, lease: Duration) -> Result<(Vec<Delivery>, usize), QueueError> {
+    /// Takes up to `max` messages. Returns those that may be delivered, and `true` if no more can be taken now.
+    async fn pull(&self, taken: &mut Taken, max: usize, lease: Duration) -> Result<(Vec<Delivery>, bool), QueueError> {
+        let max = wanted(max, taken.early);
+        if max == 0 {
+            return Ok((Vec::new(), true));
+        }
         let leased_at = Instant::now();
         let channel = taken.channel(&self.service, leased_at + PATIENCE).await?;
         let got = in_time(leased_at + PATIENCE, get_all(&channel, &self.queue, max)).await;
@@ -92,7 +101,9 @@ impl LookQueue {
             let attempt = mail.carried.saturating_add(mail.deliveries).saturating_add(1);
             Delivery { message: mail.message, receipt, attempt, leased_at, not_before: None }
         });
-        Ok((deliveries.collect(), count))
+        let deliveries: Vec<_> = deliveries.collect();
+        taken.early += count - deliveries.len();
+        Ok((deliveries, count == 0))
     }
 
     fn refused(&self, error: &lapin::Error) -> QueueError {
@@ -120,6 +131,7 @@ impl Taken {
     /// Ends the channel. The server takes back its messages.
     fn end(&mut self) {
         self.channel = None;
+        self.early = 0;
         self.leases.end_all();
     }
 
@@ -158,6 +170,11 @@ impl Taken {
         let answer = in_time(Instant::now() + PATIENCE, asked).await.map(drop);
         answer.map_err(|error| lost(&error.to_string())).inspect_err(|_| self.end())
     }
+}
+
+/// Returns the number of messages to take if a command wants `max`. `early`: number of messages that were passed over.
+fn wanted(max: usize, early: usize) -> usize {
+    max.min(MOST_EARLY.saturating_sub(early))
 }
 
 /// Asks for up to `max` messages, for as many as the server has. Returns them in their order.
@@ -208,9 +225,9 @@ impl Queue for LookQueue {
         loop {
             let mut taken = self.taken().await;
             while deliveries.len() < max && !stop.is_cancelled() {
-                let (found, count) = self.pull(&mut taken, max - deliveries.len(), request.lease).await?;
+                let (found, is_all) = self.pull(&mut taken, max - deliveries.len(), request.lease).await?;
                 deliveries.extend(found);
-                if count == 0 {
+                if is_all {
                     break;
                 }
             }
@@ -250,5 +267,22 @@ impl Queue for LookQueue {
 
     async fn rest(&self) {
         self.taken.lock().await.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_whose_time_has_not_come_are_passed_over_up_to_a_limit() {
+        let (mut early, mut looks) = (0, 0);
+        // A queue without end, of which nothing is due.
+        while wanted(64, early) > 0 {
+            early += wanted(64, early);
+            looks += 1;
+        }
+        assert_eq!((early, looks), (MOST_EARLY, MOST_EARLY / 64));
+        assert_eq!(wanted(3, MOST_EARLY - 1), 1);
     }
 }
