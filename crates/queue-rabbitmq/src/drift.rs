@@ -13,7 +13,16 @@ pub(super) struct Drift {
     pub(super) text: String,
 }
 
+/// Argument of a queue from which one consumer at a time receives.
+pub(super) const SINGLE: &str = "x-single-active-consumer";
+
 impl Drift {
+    /// Returns the difference of an ordered or other queue from the one that is wanted.
+    pub(super) fn of_order(resource: &str, single: bool) -> Self {
+        let text = if single { "it has a single active consumer" } else { "it has no single active consumer" };
+        Self { resource: resource.to_owned(), argument: Some(SINGLE.to_owned()), text: text.to_owned() }
+    }
+
     /// Reads the server's text, for example `PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'orders' in
     /// vhost '/': received 'quorum' but current is 'classic'`.
     pub(super) fn of(resource: &str, text: String) -> Self {
@@ -25,7 +34,7 @@ impl Drift {
     pub(super) fn is_fatal(&self) -> bool {
         // Without a single active consumer, two hosts would take messages of one group. With one, a plain channel would be
         // processed by one host at a time.
-        self.argument.as_deref() == Some("x-single-active-consumer")
+        self.argument.as_deref() == Some(SINGLE)
     }
 
     /// Returns the finding for the operator. RabbitMQ cannot change the arguments of a queue.
@@ -50,7 +59,7 @@ impl Drift {
             Some("x-dead-letter-exchange" | "x-dead-letter-routing-key" | "x-dead-letter-strategy" | "x-overflow") => {
                 "a message that the server gives up may be lost"
             }
-            Some("x-single-active-consumer") => "whether one host at a time receives from it",
+            Some(SINGLE) => "whether one host at a time receives from it",
             _ => return self.text.clone(),
         };
         format!("{meaning} ({})", self.text)

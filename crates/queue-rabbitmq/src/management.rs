@@ -6,15 +6,24 @@ use std::time::Duration;
 use hostler_queue::QueueError;
 use hostler_types::error_chain::with_causes;
 use reqwest::redirect::Policy;
-use reqwest::{Client, StatusCode};
+use reqwest::{Certificate, Client, Identity, Response, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+use super::Options;
+use super::drift::SINGLE;
 
 /// Maximum time of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Number of queues per request.
 const PAGE: usize = 500;
+
+/// Maximum number of requests for all queues.
+const MOST_PAGES: usize = 1000;
+
+/// Maximum size of an answer in bytes. A page of queues with long names has about 200 KiB.
+const LARGEST: usize = 8 * 1024 * 1024;
 
 /// A client of the management API.
 pub(super) struct Management {
@@ -44,16 +53,28 @@ struct Item {
 struct Binding {
     /// Name of the exchange. Empty: the default exchange.
     source: String,
+    routing_key: String,
+}
+
+/// The form of a queue.
+#[derive(Deserialize)]
+struct Form {
+    arguments: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Management {
     /// Creates a client. `url`: address of the API, for example `http://rabbit.example.com:15672`.
     ///
     /// # Errors
-    /// The client cannot be created.
-    pub(super) fn new(url: &str, vhost: &str, user: &str, password: &str) -> Result<Self, QueueError> {
-        let client = Client::builder().timeout(PATIENCE).redirect(Policy::none()).build();
-        let client = client.map_err(|error| QueueError::Refused(format!("queue.rabbitmq.management_url: {error}")))?;
+    /// The client cannot be created, or a certificate is not valid.
+    pub(super) fn new(
+        url: &str,
+        (vhost, user, password): (&str, &str, &str),
+        options: &Options,
+    ) -> Result<Self, QueueError> {
+        let client = client(options);
+        let client = client
+            .map_err(|error| QueueError::Refused(format!("queue.rabbitmq.management_url: {}", with_causes(&error))))?;
         let url = format!("{}/api/queues/{}", url.trim_end_matches('/'), encoded(vhost));
         Ok(Self { client, url, user: user.to_owned(), password: password.to_owned() })
     }
@@ -63,14 +84,16 @@ impl Management {
     /// # Errors
     /// The API cannot be reached, or refuses the user.
     pub(super) async fn queues(&self) -> Result<BTreeMap<String, Option<u64>>, QueueError> {
-        let (mut queues, mut page, mut pages) = (BTreeMap::new(), 0, 1);
-        while page < pages {
-            page += 1;
+        let mut queues = BTreeMap::new();
+        for page in 1..=MOST_PAGES {
             let Page { items, page_count } = self.page(page).await?;
-            pages = page_count;
+            let is_last = items.is_empty() || page >= page_count;
             queues.extend(items.into_iter().map(|item| (item.name, item.messages_unacknowledged)));
+            if is_last {
+                return Ok(queues);
+            }
         }
-        Ok(queues)
+        Err(failed(&format!("there are more than {} queues", MOST_PAGES * PAGE)))
     }
 
     /// Returns the exchanges that a queue is bound to. Empty: there is none, or the queue does not exist.
@@ -78,9 +101,27 @@ impl Management {
     /// # Errors
     /// The API cannot be reached, or refuses the user.
     pub(super) async fn exchanges_of(&self, queue: &str) -> Result<Vec<String>, QueueError> {
-        let url = format!("{}/{}/bindings?columns=source", self.url, encoded(queue));
+        Ok(self.bindings_of(queue).await?.into_iter().map(|(exchange, _)| exchange).collect())
+    }
+
+    /// Returns the exchanges that a queue is bound to, each with the pattern of the binding.
+    ///
+    /// # Errors
+    /// As [`Self::exchanges_of`].
+    pub(super) async fn bindings_of(&self, queue: &str) -> Result<Vec<(String, String)>, QueueError> {
+        let url = format!("{}/{}/bindings?columns=source,routing_key", self.url, encoded(queue));
         let bindings: Option<Vec<Binding>> = self.get(url).await?;
-        Ok(bindings.into_iter().flatten().map(|binding| binding.source).collect())
+        Ok(bindings.into_iter().flatten().map(|Binding { source, routing_key }| (source, routing_key)).collect())
+    }
+
+    /// Returns `true` if one consumer at a time receives from a queue. `None`: the queue does not exist.
+    ///
+    /// # Errors
+    /// As [`Self::exchanges_of`].
+    pub(super) async fn has_single_consumer(&self, queue: &str) -> Result<Option<bool>, QueueError> {
+        let url = format!("{}/{}?columns=arguments", self.url, encoded(queue));
+        let form: Option<Form> = self.get(url).await?;
+        Ok(form.map(|form| form.arguments.get(SINGLE) == Some(&true.into())))
     }
 
     async fn page(&self, page: usize) -> Result<Page, QueueError> {
@@ -94,7 +135,10 @@ impl Management {
         let fault = |error: reqwest::Error| failed(&with_causes(&error.without_url()));
         let answer = self.client.get(url).basic_auth(&self.user, Some(&self.password)).send().await.map_err(fault)?;
         match answer.status() {
-            StatusCode::OK => answer.json().await.map(Some).map_err(fault),
+            StatusCode::OK => {
+                let body = body(answer).await?;
+                serde_json::from_slice(&body).map(Some).map_err(|error| failed(&error.to_string()))
+            }
             StatusCode::NOT_FOUND => Ok(None),
             status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Err(QueueError::Refused(format!(
                 "queue.rabbitmq.management_url: {status}: give the user of queue.rabbitmq.url the tag `monitoring`, or leave \
@@ -103,6 +147,32 @@ impl Management {
             status => Err(failed(&status.to_string())),
         }
     }
+}
+
+/// Creates the HTTP client. It trusts the authorities of the connections, and shows the same certificate. A proxy of the
+/// environment would see the password.
+fn client(options: &Options) -> reqwest::Result<Client> {
+    let mut client = Client::builder().timeout(PATIENCE).redirect(Policy::none()).no_proxy();
+    if let Some(ca) = &options.ca {
+        client = client.tls_certs_merge(Certificate::from_pem_bundle(ca.as_bytes())?);
+    }
+    if let Some((certificate, key)) = &options.client_identity {
+        let both = if certificate == key { certificate.clone() } else { [&certificate[..], key].concat() };
+        client = client.identity(Identity::from_pem(&both)?);
+    }
+    client.build()
+}
+
+/// Reads the body of an answer, up to a limit.
+async fn body(mut answer: Response) -> Result<Vec<u8>, QueueError> {
+    let mut body = Vec::new();
+    while let Some(part) = answer.chunk().await.map_err(|error| failed(&with_causes(&error.without_url())))? {
+        if body.len() + part.len() > LARGEST {
+            return Err(failed(&format!("the answer has more than {LARGEST} bytes")));
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(body)
 }
 
 fn failed(why: &str) -> QueueError {
@@ -117,12 +187,65 @@ fn encoded(segment: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[test]
     fn a_virtual_host_is_one_segment_of_the_path() {
-        let url = |vhost| Management::new("http://localhost:15672/", vhost, "guest", "guest").map(|client| client.url);
+        let url = |vhost| {
+            let account = (vhost, "guest", "guest");
+            Management::new("http://localhost:15672/", account, &Options::default()).map(|client| client.url)
+        };
         assert_eq!(url("/"), Ok("http://localhost:15672/api/queues/%2F".to_owned()));
         assert_eq!(url("a b/ć"), Ok("http://localhost:15672/api/queues/a%20b%2F%C4%87".to_owned()));
+    }
+    /// Answers each request with this body. Returns the client, and the number of requests up to now.
+    async fn answering(body: String) -> (Management, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&asked);
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(client.read_u8().await.unwrap());
+                }
+                count.fetch_add(1, Ordering::SeqCst);
+                let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+                // The client may not read to the end.
+                let _ = client.write_all(format!("{head}{body}").as_bytes()).await;
+            }
+        });
+        (Management::new(&url, ("/", "guest", "guest"), &Options::default()).unwrap(), asked)
+    }
+
+    #[tokio::test]
+    async fn an_api_that_answers_without_end_is_given_up() {
+        let (endless, asked) = answering(r#"{"items": [], "page_count": 1000000000}"#.to_owned()).await;
+        assert_eq!((endless.queues().await, asked.load(Ordering::SeqCst)), (Ok(BTreeMap::new()), 1));
+        let (repeating, asked) = answering(r#"{"items": [{"name": "q"}], "page_count": 1000000000}"#.to_owned()).await;
+        assert!(repeating.queues().await.is_err_and(|error| error.to_string().contains("more than")));
+        assert_eq!(asked.load(Ordering::SeqCst), MOST_PAGES);
+        let (large, _) = answering(" ".repeat(LARGEST + 1)).await;
+        assert!(large.queues().await.is_err_and(|error| error.to_string().contains("bytes")));
+    }
+
+    #[test]
+    fn the_certificates_of_the_connections_are_used() {
+        let refused = |options: Options| {
+            let error = Management::new("https://localhost:15671", ("/", "guest", "guest"), &options).map(drop);
+            matches!(&error, Err(QueueError::Refused(text)) if text.starts_with("queue.rabbitmq.management_url"))
+        };
+        let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        assert!(!refused(Options::default()));
+        assert!(refused(Options { ca: Some(pem.to_owned()), ..Options::default() }));
+        let identity = Some((pem.into(), pem.into()));
+        assert!(refused(Options { client_identity: identity, ..Options::default() }), "there is no key");
     }
 }

@@ -4,12 +4,67 @@ use async_trait::async_trait;
 use hostler_queue::{Change, ChannelSpec, Finding, Provisioner, QueueError};
 use hostler_types::channel::Channel;
 
-use super::topology::{self, QueueSpec};
+use super::topology::{self, Binding, QueueSpec};
 use super::{RabbitBroker, Service};
 
 impl Service {
     async fn is_there(&self, queue: &QueueSpec) -> Result<bool, QueueError> {
         Ok(self.declarer.ready(&queue.name).await?.is_some())
+    }
+
+    /// Returns the bindings of a channel's queue. `None`: the management API does not tell.
+    async fn bound(&self, spec: &ChannelSpec) -> Result<Option<Vec<Bound>>, QueueError> {
+        let Some(management) = &self.management else { return Ok(None) };
+        match management.bindings_of(&self.names.full(spec.channel.queue())).await {
+            Ok(bound) => Ok(Some(bound)),
+            Err(QueueError::Refused(error)) => {
+                tracing::debug!(error, "bindings are not compared");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns what is wrong with the exchange of a channel, and with the bindings of its queue, which exists.
+    pub(super) async fn inspect_bindings(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+        let fatal = !self.options.create_missing;
+        if let Some(exchange) = spec.channel.exchange().map(|exchange| self.names.full(exchange))
+            && !self.declarer.has_exchange(&exchange).await?
+        {
+            let fault = format!("there is no exchange `{exchange}` on RabbitMQ");
+            return Ok(vec![Finding { fault, cure: PROVISION.to_owned(), fatal }]);
+        }
+        let Some(bound) = self.bound(spec).await? else { return Ok(Vec::new()) };
+        let (cure, mut findings) = (|| PROVISION.to_owned(), Vec::new());
+        for Binding { exchange, queue, pattern } in uncovered(topology::bindings(&self.names, spec), &bound) {
+            let is_deaf = !bound.iter().any(|(other, _)| *other == exchange);
+            let fault =
+                format!("the queue `{queue}` is not bound to the exchange `{exchange}` by the pattern `{pattern}`");
+            findings.push(Finding { fault, cure: cure(), fatal: fatal && is_deaf });
+        }
+        let landing = topology::landing(&self.names, &self.names.full(spec.channel.queue()));
+        if needs_ladder(spec) && !uncovered(vec![landing], &bound).is_empty() {
+            let (queue, lost) = (spec.channel.queue(), self.names.lost());
+            let fault =
+                format!("the queue `{queue}` is not bound to the {DELAYS}, so delayed messages for it go to `{lost}`");
+            findings.push(Finding { fault, cure: cure(), fatal: false });
+        }
+        Ok(findings)
+    }
+
+    /// Returns the difference between a queue that exists and the queue as hostler declares it.
+    async fn inspect_queue(&self, queue: &QueueSpec) -> Result<Option<Finding>, QueueError> {
+        match self.declarer.compare(queue).await {
+            Ok(drift) => Ok(drift.map(|drift| drift.finding())),
+            // A consumer's user need not have the right to declare.
+            Err(QueueError::Refused(_)) => Ok(Some(Finding {
+                fault: format!("whether the queue `{}` is as hostler declares it is not known", queue.name),
+                cure: "run `hostler check` as a user who may declare queues, such as the one of `hostler provision`"
+                    .to_owned(),
+                fatal: false,
+            })),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns what is wrong with the queues for delays.
@@ -46,6 +101,17 @@ const PROVISION: &str = "run `hostler provision`, or set queue.rabbitmq.provisio
 /// places.
 pub(super) fn needs_ladder(spec: &ChannelSpec) -> bool {
     !spec.ordered
+}
+
+/// An exchange that a queue is bound to, and the pattern of the binding.
+type Bound = (String, String);
+
+/// Returns the bindings without which a queue may lack messages.
+fn uncovered(wanted: Vec<Binding>, bound: &[Bound]) -> Vec<Binding> {
+    let covers = |(exchange, pattern): &Bound, wanted: &Binding| {
+        *exchange == wanted.exchange && (*pattern == wanted.pattern || pattern == "#")
+    };
+    wanted.into_iter().filter(|wanted| !bound.iter().any(|bound| covers(bound, wanted))).collect()
 }
 
 #[async_trait]
@@ -87,6 +153,14 @@ impl Provisioner for RabbitBroker {
             {
                 changes.push(Change::create(format!("exchange {exchange}")));
             }
+            let Some(bound) = service.bound(spec).await? else { continue };
+            let landing = topology::landing(&service.names, &service.names.full(spec.channel.queue()));
+            for binding in topology::bindings(&service.names, spec).into_iter().chain([landing]) {
+                let Binding { exchange, queue, pattern } = &binding;
+                if !bound.contains(&(exchange.clone(), pattern.clone())) {
+                    changes.push(Change::create(format!("binding of {queue} to {exchange} by {pattern}")));
+                }
+            }
         }
         changes.dedup();
         Ok(changes)
@@ -108,18 +182,18 @@ impl Provisioner for RabbitBroker {
     async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
         let service = &self.0;
         let mut findings = service.inspect_ladder(spec).await?;
+        let mut is_complete = true;
         for queue in topology::queues(&service.names, spec) {
-            if !service.is_there(&queue).await? {
+            if service.is_there(&queue).await? {
+                findings.extend(service.inspect_queue(&queue).await?);
+            } else {
                 let fault = format!("there is no queue `{}` on RabbitMQ", queue.name);
                 findings.push(Finding { fault, cure: PROVISION.to_owned(), fatal: !service.options.create_missing });
-            } else {
-                match service.declarer.compare(&queue).await {
-                    Ok(drift) => findings.extend(drift.map(|drift| drift.finding())),
-                    // A consumer's user need not have the right to declare.
-                    Err(QueueError::Refused(_)) => {}
-                    Err(error) => return Err(error),
-                }
+                is_complete = false;
             }
+        }
+        if is_complete {
+            findings.extend(service.inspect_bindings(spec).await?);
         }
         Ok(findings)
     }
@@ -150,5 +224,25 @@ impl Provisioner for RabbitBroker {
                 .await
                 .map(drop),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_binding_is_missing_unless_the_queue_gets_its_messages() {
+        let binding = |pattern: &str| Binding {
+            exchange: "shop".to_owned(),
+            queue: "jobs".to_owned(),
+            pattern: pattern.to_owned(),
+        };
+        let bound = |exchange: &str, pattern: &str| vec![(exchange.to_owned(), pattern.to_owned())];
+        let wanted = || vec![binding("a"), binding("b.#")];
+        assert_eq!(uncovered(wanted(), &[]), wanted());
+        assert_eq!(uncovered(wanted(), &bound("shop", "a")), [binding("b.#")]);
+        assert_eq!(uncovered(wanted(), &bound("shop", "#")), []);
+        assert_eq!(uncovered(wanted(), &bound("other", "#")), wanted());
     }
 }
