@@ -189,12 +189,11 @@ async fn an_ack_does_not_wait_for_the_copies_of_others() {
     suspend(server, &dlq).await;
     let batch = vec![dead_letter(in_hand.remove(0)), Settlement::Ack(in_hand.remove(0).receipt)];
     let settling = tokio::spawn(async move { queue.settle(batch).await });
-    let query = "ra:leader_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1)";
-    let total = format!("{{ok, {{_, Total}}, _}} = {query}, Total");
+    let total = "ra:leader_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1)";
     loop {
-        let left = evaluated(server, &name, &total).await;
+        let left = evaluated(server, &name, total).await;
         assert!(!settling.is_finished(), "{left}");
-        if left.trim() == "1" {
+        if left.contains(",1},") {
             break;
         }
     }
@@ -242,8 +241,7 @@ async fn messages_without_a_confirm_leave_no_channels_behind() {
         assert!(matches!(sent, Err(SendError::Queue(QueueError::Unavailable(_)))), "{sent:?}");
     }
     let deadline = Instant::now() + PATIENCE;
-    // Those who came to their turn at the very end have sent nothing, and leave idle channels.
-    while channels().await > SENDERS - MOST {
+    while channels().await > 0 {
         assert!(Instant::now() < deadline, "{} channels are left", channels().await);
     }
     resume(server, &name).await;

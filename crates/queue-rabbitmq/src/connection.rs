@@ -360,7 +360,7 @@ mod tests {
     fn the_interval_of_heartbeats_is_the_one_that_both_agreed_on() {
         let wanted = Duration::from_secs(10);
         assert_eq!((heartbeat(3, wanted), heartbeat(0, wanted)), (Duration::from_secs(3), wanted));
-        let asked = |url| endpoint(url).map(|endpoint| endpoint.uri.query.heartbeat).unwrap_or_default();
+        let asked = |url| endpoint(url).map(|endpoint| endpoint.nodes[0].query.heartbeat).unwrap_or_default();
         let urls = ["amqp://localhost", "amqp://localhost?heartbeat=1", "amqp://localhost?heartbeat=0"];
         assert_eq!(urls.map(asked), [Some(10), Some(SHORTEST), Some(0)]);
     }

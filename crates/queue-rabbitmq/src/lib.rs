@@ -134,7 +134,6 @@ struct Service {
     options: Options,
     names: Names,
     address: Arc<str>,
-    publishing: Arc<Line>,
     consuming: Arc<Line>,
     links: Links,
     declarer: Declarer,
@@ -247,7 +246,6 @@ impl RabbitBroker {
             links: Links::of(publishing.link(), consuming.link()),
             options,
             names,
-            publishing,
             consuming,
         })))
     }

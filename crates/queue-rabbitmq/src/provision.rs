@@ -36,7 +36,7 @@ impl Service {
         }
         let Some(bound) = self.bound(spec).await? else { return Ok(Vec::new()) };
         let (cure, mut findings) = (|| PROVISION.to_owned(), Vec::new());
-        for Binding { exchange, queue, pattern } in uncovered(topology::bindings(&self.names, spec), &bound) {
+        for Binding { exchange, queue, pattern } in uncovered(topology::bindings(&self.names, spec)?, &bound) {
             let is_deaf = !bound.iter().any(|(other, _)| *other == exchange);
             let fault =
                 format!("the queue `{queue}` is not bound to the exchange `{exchange}` by the pattern `{pattern}`");
@@ -155,7 +155,7 @@ impl Provisioner for RabbitBroker {
             }
             let Some(bound) = service.bound(spec).await? else { continue };
             let landing = topology::landing(&service.names, &service.names.full(spec.channel.queue()));
-            for binding in topology::bindings(&service.names, spec).into_iter().chain([landing]) {
+            for binding in topology::bindings(&service.names, spec)?.into_iter().chain([landing]) {
                 let Binding { exchange, queue, pattern } = &binding;
                 if !bound.contains(&(exchange.clone(), pattern.clone())) {
                     changes.push(Change::create(format!("binding of {queue} to {exchange} by {pattern}")));

@@ -73,7 +73,7 @@ impl Delivered {
 
     /// Returns the copy that goes to the dead-letter queue.
     pub fn dead_letter(&self, reason: &str) -> Self {
-        Self::copied(self.0.dead_letter("jobs-dlq".to_owned(), reason, "jobs", 3))
+        Self::copied(self.0.dead_letter_within(usize::MAX, "jobs-dlq", reason, "jobs", 3))
     }
 
     /// Returns the message as a command sends it to another queue: by its attributes alone.

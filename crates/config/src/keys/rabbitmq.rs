@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{DefaultValue, Key, SECOND, key, lasting};
+use super::{DefaultValue, Key, key, lasting};
 use crate::choice::Provision;
 use crate::kind::Kind;
 
@@ -10,8 +10,8 @@ pub(super) const URL: Key = key(
     "queue.rabbitmq.url",
     Kind::AmqpUrl,
     DefaultValue::Unset,
-    "Address of the RabbitMQ server, with the user, the password and the virtual host. It is a secret and never shown; set it \
-     by a variable, or use `url_file`.",
+    "Address of the RabbitMQ server, with the user, the password and the virtual host. Nodes of a cluster are separated by \
+     commas. It is a secret and never shown; set it by a variable, or use `url_file`.",
 );
 
 pub(super) const URL_FILE: Key = key(
@@ -59,7 +59,7 @@ pub(super) const MANAGEMENT_URL: Key = key(
 
 pub(super) const HEARTBEAT: Key = key(
     "queue.rabbitmq.heartbeat",
-    lasting(SECOND, Duration::from_secs(600)),
+    lasting(Duration::from_secs(2), Duration::from_secs(600)),
     DefaultValue::Value("10s"),
-    "Interval of heartbeats. A connection without a sign of life for two intervals is lost, and its handlers are stopped.",
+    "Interval of heartbeats. After one without a sign of life, the handlers are stopped; after two, the connection is lost.",
 );
