@@ -94,6 +94,8 @@ fn a_message_that_reaches_no_queue_is_not_logged_with_its_body() {
     world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
     let mut host = world.started();
     server.ctl(&["delete_queue", &format!("{prefix}work-dlq")]);
+    // The sender would create the missing queue.
+    world.set("HOSTLER_QUEUE__RABBITMQ__PROVISION", "check".to_owned());
     world.send("work", ["x1"]);
     let failed = host.wait_for(PATIENCE, |line| line["message"] == "settlement failed");
     assert!(failed["error"].as_str().is_some_and(|error| error.contains("is missing")), "{failed}");
