@@ -284,21 +284,28 @@ fn watch_losses(queue: &Arc<dyn Queue>, name: &Arc<str>, signals: &Arc<Signals<S
     let mut task = JoinSet::new();
     task.spawn(async move {
         loop {
-            // A task of its own, because it may panic. Ends with this one.
-            let (asked, mut asking) = (Arc::clone(&queue), JoinSet::new());
-            asking.spawn(async move { asked.taken_back().await });
-            match asking.join_next().await {
-                Some(Ok(leases)) if !leases.is_empty() => signals.send(Signal::TakenBack(leases)),
-                answer => {
-                    let error = answer.and_then(Result::err).map(|error| error.to_string());
-                    let error = error.unwrap_or_else(|| "the queue named no lease".to_owned());
-                    tracing::error!(consumer = &*name, error, "cannot learn which leases are taken away; asking again");
-                    sleep(AGAIN).await;
-                }
-            }
+            // A task of its own, because it may panic. Ends with this one. It signals by itself: the message may come again
+            // at once, and its first handler must be stopped before that.
+            let mut asking = JoinSet::new();
+            asking.spawn(signal_losses(Arc::clone(&queue), Arc::clone(&signals)));
+            let error = asking.join_next().await.and_then(Result::err).map(|error| error.to_string());
+            let error = error.unwrap_or_else(|| "the queue named no lease".to_owned());
+            tracing::error!(consumer = &*name, error, "cannot learn which leases are taken away; asking again");
+            sleep(AGAIN).await;
         }
     });
     task
+}
+
+/// Signals the leases that the service takes away, until the queue answers with none.
+async fn signal_losses(queue: Arc<dyn Queue>, signals: Arc<Signals<Signal>>) {
+    loop {
+        let leases = queue.taken_back().await;
+        if leases.is_empty() {
+            return;
+        }
+        signals.send(Signal::TakenBack(leases));
+    }
 }
 
 /// Returns the outcome of a message whose body could not be loaded. `limit`: host limit that prevented the loading, or
