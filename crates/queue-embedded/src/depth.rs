@@ -21,7 +21,8 @@ fn depth(db: &Connection, channel: &Channel, now: i64) -> rusqlite::Result<Depth
         None => 0,
     };
     let Some(queue) = id(db, channel.queue())? else {
-        return Ok(Depth { dead_lettered, missing: true, ..Depth::default() });
+        let none = Some(0);
+        return Ok(Depth { delayed: none, in_flight: none, dead_lettered, missing: true, ..Depth::default() });
     };
     let visible = count(db, "SELECT count(*) FROM entry WHERE queue = ?1 AND visible_at <= ?2", &[&queue, &now])?;
     let blocked = count(db, "SELECT count(*) FROM entry WHERE queue = ?1 AND visible_at IS NULL", &[&queue])?;
