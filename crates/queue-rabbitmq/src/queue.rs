@@ -1,5 +1,6 @@
 //! One queue for its consumer.
 
+mod answer;
 mod feed;
 mod settle;
 mod shared;

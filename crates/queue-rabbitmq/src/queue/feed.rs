@@ -17,6 +17,7 @@ use lapin::{Channel, Consumer};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::answer::{PATIENCE, answer, no_answer};
 use super::shared::{Acks, Shared};
 use crate::envelope::Mail;
 use crate::fault::{is_missing, queue_error};
@@ -29,9 +30,6 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Maximum sleep of the clock while no message is in hand.
 const IDLE: Duration = Duration::from_secs(3600);
-
-/// Maximum time to wait for an answer of the server. A queue without a leader gives none.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A channel that receives a queue's messages.
 pub(super) struct Feed {
@@ -251,21 +249,6 @@ impl Glance {
         let is_full = state.unacked.len_from(self.from) >= usize::from(self.shared.source.window);
         Ok(state.unacked.expects_returns() || (answered.message_count() > 0 && !is_full))
     }
-}
-
-/// Waits for an answer of the server.
-pub(super) async fn answer<T>(
-    asked: impl Future<Output = lapin::Result<T>>,
-    failed: impl Fn(lapin::Error) -> QueueError,
-) -> Result<T, QueueError> {
-    match timeout(PATIENCE, asked).await {
-        Ok(answered) => answered.map_err(failed),
-        Err(_) => Err(no_answer()),
-    }
-}
-
-fn no_answer() -> QueueError {
-    QueueError::Unavailable(format!("RabbitMQ gave no answer within {PATIENCE:?}"))
 }
 
 fn cannot_receive(queue: &str, error: &lapin::Error) -> QueueError {

@@ -9,7 +9,7 @@ use lapin::options::{BasicAckOptions, BasicNackOptions};
 use tokio::sync::Notify;
 
 use super::Source;
-use super::feed::answer;
+use super::answer::answer;
 use crate::Service;
 use crate::fault::queue_error;
 use crate::unacked::{Key, Unacked};

@@ -13,7 +13,7 @@ use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use tokio::time::Instant;
 
-use super::feed::answer;
+use super::answer::answer;
 use super::shared::Shared;
 use crate::fault::{is_locked, queue_error};
 
