@@ -180,6 +180,18 @@ async fn headers_that_do_not_fit_end_no_connection() {
 #[tokio::test]
 async fn an_ack_does_not_wait_for_the_copies_of_others() {
     let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    // The server's tool may take as long as the driver waits for the copy, so one look may come too late.
+    for _ in 0..5 {
+        if is_acked_beside_a_copy(server).await {
+            return;
+        }
+    }
+    panic!("the ack waits for the copy");
+}
+
+/// Settles two messages, of which one needs a copy that the server does not confirm. Returns `true` if the other was seen to be
+/// acked meanwhile.
+async fn is_acked_beside_a_copy(server: &'static RabbitMq) -> bool {
     let prefix = format!("{}-", unique("beside"));
     let broker = connect(server.url(), &prefix).await;
     let queue = broker.open(&spec(false)).await.unwrap();
@@ -190,16 +202,14 @@ async fn an_ack_does_not_wait_for_the_copies_of_others() {
     let batch = vec![dead_letter(in_hand.remove(0)), Settlement::Ack(in_hand.remove(0).receipt)];
     let settling = tokio::spawn(async move { queue.settle(batch).await });
     let total = "ra:leader_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1)";
-    loop {
-        let left = evaluated(server, &name, total).await;
-        assert!(!settling.is_finished(), "{left}");
-        if left.contains(",1},") {
-            break;
-        }
+    let mut is_acked = false;
+    while !is_acked && !settling.is_finished() {
+        is_acked = evaluated(server, &name, total).await.contains(",1},") && !settling.is_finished();
     }
     resume(server, &dlq).await;
     let settled = settling.await.unwrap();
-    assert!(settled.iter().all(Result::is_ok), "{settled:?}");
+    assert!(!is_acked || settled.iter().all(Result::is_ok), "{settled:?}");
+    is_acked
 }
 
 /// Each try to publish would otherwise have a channel for as long as the queue has no leader.
