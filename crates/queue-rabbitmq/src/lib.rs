@@ -272,21 +272,25 @@ impl RabbitBroker {
         Ok(found)
     }
 
-    async fn depth(&self, channel: &Channel) -> Result<Depth, QueueError> {
+    /// Counts the messages of a queue. `unacked`: number of those that the server has sent and that are not acked, if known.
+    async fn depth(&self, channel: &Channel, unacked: Option<u64>) -> Result<Depth, QueueError> {
         let service = &self.0;
-        let count = async |name: &str| -> Result<Option<u64>, QueueError> {
+        let count = async |name: &str| -> Result<Option<(u64, u64)>, QueueError> {
             let ready = service.declarer.ready(name).await?;
-            Ok(ready.map(|ready| u64::from(ready) + service.sent_ahead(name)))
+            Ok(ready.map(|ready| (u64::from(ready), service.sent_ahead(name))))
         };
-        let visible = count(&service.names.full(channel.queue())).await?;
-        let dead_lettered = match channel.of_dead_letters() {
+        let found = count(&service.names.full(channel.queue())).await?;
+        let dead_letters = match channel.of_dead_letters() {
             Some(_) => None,
             None => count(&service.names.full(&channel.dead_letter_queue())).await?,
         };
+        let (ready, sent_ahead) = found.unwrap_or_default();
         Ok(Depth {
-            visible: visible.unwrap_or_default(),
-            dead_lettered: dead_lettered.unwrap_or_default(),
-            missing: visible.is_none(),
+            visible: ready + sent_ahead,
+            // The server counts as unacked what it has sent ahead.
+            in_flight: unacked.map(|unacked| unacked.saturating_sub(sent_ahead)),
+            dead_lettered: dead_letters.map_or(0, |(ready, sent_ahead)| ready + sent_ahead),
+            missing: found.is_none(),
             ..Depth::default()
         })
     }
@@ -359,11 +363,8 @@ impl Admin for RabbitBroker {
         };
         let mut depths = Vec::new();
         for channel in channels {
-            let in_flight = unacked.get(&self.0.names.full(channel.queue())).copied().flatten();
-            let sent_ahead = self.0.sent_ahead(&self.0.names.full(channel.queue()));
-            // The server counts what it has sent ahead as unacked, the sum above as visible.
-            let in_flight = in_flight.map(|unacked| unacked.saturating_sub(sent_ahead));
-            depths.push(self.depth(channel).await.map(|depth| Depth { in_flight, ..depth }));
+            let unacked = unacked.get(&self.0.names.full(channel.queue())).copied().flatten();
+            depths.push(self.depth(channel, unacked).await);
         }
         Ok(depths)
     }

@@ -25,18 +25,11 @@ use super::Service;
 use super::connection::in_time;
 use super::envelope::Mail;
 use super::fault::{is_locked, is_missing, queue_error};
+use super::queue;
 use leases::Leases;
 
-/// Limits of the commands' receives.
-const LIMITS: Limits = Limits {
-    receive_batch: 64,
-    settle_batch: 64,
-    settle_linger: Duration::ZERO,
-    max_wait: Duration::from_secs(20),
-    max_lease: Duration::from_secs(12 * 60 * 60),
-    parallel_receives: 1,
-    max_release: Duration::ZERO,
-};
+/// Limits of the commands' receives: those of consumers, but for releases, which have no delay.
+const LIMITS: Limits = Limits { max_release: Duration::ZERO, ..queue::LIMITS };
 
 /// Maximum time for an answer of the server.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -26,7 +26,7 @@ use super::ladder;
 use super::unacked::Unacked;
 
 /// Limits of this driver. The server limits a lease (`consumer_timeout`, 30 minutes by default) by taking the message back.
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     receive_batch: 64,
     settle_batch: 64,
     settle_linger: Duration::ZERO,
@@ -43,7 +43,7 @@ const ON_ITS_WAY: Duration = Duration::from_millis(250);
 /// or added at random, so that hosts ask at different times.
 const STAND_BY: Duration = Duration::from_secs(1);
 
-/// What a consumer asks of its queue.
+/// The queue of a consumer, and the consumer's demands on it.
 #[derive(Debug)]
 pub(super) struct Source {
     /// The channel, for the story of dead letters.
