@@ -52,20 +52,19 @@ pub(super) fn run(args: &Args) -> Result {
 }
 
 fn permissions(config: &Config) -> Result {
-    match host::driver(config).permissions(config) {
-        Some(permissions) => print(permissions),
-        None => {
-            let cure = if host::driver(config).uses_aws() {
-                "`hostler iam` prints the policy for AWS"
-            } else {
-                "leave it out; the user that runs hostler must be able to write to the files of the queue"
-            };
-            let driver = config.queue.driver.word();
-            let text = format!("--permissions: the {driver} queue has no users with permissions\n  cure: {cure}");
-            return Err(Failure::new(Exit::Usage, text));
-        }
+    let driver = host::driver(config);
+    if let Some(permissions) = driver.permissions(config) {
+        print(permissions);
+        return Ok(Exit::Ok);
     }
-    Ok(Exit::Ok)
+    let cure = if driver.uses_aws() {
+        "`hostler iam` prints the policy for AWS"
+    } else {
+        "leave it out; the user that runs hostler must be able to write to the files of the queue"
+    };
+    let word = config.queue.driver.word();
+    let text = format!("--permissions: the {word} queue has no users with permissions\n  cure: {cure}");
+    Err(Failure::new(Exit::Usage, text))
 }
 
 /// Returns true if the change modifies a resource. A change with [`Action::Leave`] modifies nothing, and only reports

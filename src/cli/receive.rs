@@ -26,9 +26,9 @@ Examples:
 
 Prints a body per line, with control characters escaped and binary bodies in Base64; --json keeps every character. \
     Without --ack, the messages go back to the queue at the end. On SQS, each receive counts as an attempt; on RabbitMQ \
-    before 4.3, from the fourth delivery on. With --ack, a message is removed once it is written and, in a pipe, read. If the reader goes away, no message is lost; \
-    if the command is killed, some are repeated. --ack is refused if standard output is closed. Exits with 1 if no message \
-    came, or if one could not be removed.";
+    before 4.3, from the fourth delivery on. With --ack, a message is removed once it is written and, in a pipe, read. If \
+    the reader goes away, no message is lost; if the command is killed, some are repeated. --ack is refused if standard \
+    output is closed. Exits with 1 if no message came, or if one could not be removed.";
 
 /// Error message for `--ack` if no one can read standard output.
 const UNSEEN: &str = "standard output is closed or cannot be written to: --ack would remove messages unread\n  \

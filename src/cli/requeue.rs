@@ -33,8 +33,7 @@ Examples:
 A message keeps its body and attributes; its id becomes the attribute hostler-original-id if there is room. It is sent \
     before it is removed, so none is lost. A dry run on SQS and RabbitMQ receives the messages and gives them back, which \
     counts as an attempt (on RabbitMQ before 4.3, from the fourth delivery on), and sees only the first of each group of an \
-    ordered queue. Ctrl-C finishes the current batch and exits \
-    with 0; a second one ends at once. Exits with 1 if a message did not move.";
+    ordered queue. Ctrl-C finishes the current batch and exits with 0; a second one ends at once. Exits with 1 if a message did not move.";
 
 /// Move dead letters or other messages to another queue
 #[derive(Debug, clap::Args)]
