@@ -18,8 +18,8 @@ use crate::support::toolchains::{built, here};
 const TRIALS: usize = 200;
 
 /// Number of bytes of flipped files to compile per artifact, so that large ones do not take minutes. The others are cut short by
-/// a byte as well: all of such a file is read, and nothing compiled. `HOSTLER_DAMAGED=whole` has all compiled, which takes half an
-/// hour for each of the large ones in a release build (`tests/proofs.sh damaged`).
+/// a byte as well: all of such a file is read, and nothing compiled. `HOSTLER_DAMAGED=whole` has all compiled, which takes
+/// long for the large ones even in a release build (`tests/proofs.sh damaged`).
 fn compiled() -> usize {
     match std::env::var("HOSTLER_DAMAGED").as_deref() {
         Ok("whole") => usize::MAX,
