@@ -63,7 +63,7 @@ type Lying = BTreeMap<String, String>;
 /// Looks at what lies in a queue, given its name, and leaves it there.
 type Look<'a> = &'a dyn Fn(&str) -> Lying;
 
-/// What is certain once a host has said that it settled a message.
+/// Facts that are certain once a host has said that it settled a message.
 #[derive(Clone, Copy, PartialEq)]
 enum Certain {
     /// Nothing: the service confirms no ack, so one that a host has sent may be lost with it.

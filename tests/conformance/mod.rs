@@ -30,7 +30,7 @@ pub trait Harness: Sized {
     const DEDUPE_WINDOW: Duration;
     /// The largest message it takes, in bytes.
     const MAX_MESSAGE: usize;
-    /// What the service tells and keeps, where the contract leaves it to the driver.
+    /// Abilities of the service, where the contract leaves it to the driver.
     const TRAITS: Traits = Traits::ALL;
 
     /// A fresh, empty service.
@@ -40,7 +40,7 @@ pub trait Harness: Sized {
     async fn broker(&self) -> Arc<dyn Provisioner>;
 }
 
-/// What a service tells and keeps, where the contract leaves it to the driver. What some services do and others do not is a
+/// Abilities of a service, where the contract leaves them to the driver. What some services do and others do not is a
 /// matter of [`ability!`].
 pub struct Traits {
     /// Copies of a message, in the queues of an exchange and in a dead-letter queue, have its id and its time.
@@ -55,16 +55,16 @@ pub struct Traits {
     pub tells_ages: bool,
     /// Queues are listed with the exchange that feeds them.
     pub lists_exchanges: bool,
-    /// What is counted of a queue that is in use.
+    /// Counts of a queue that is in use.
     pub counts: Counts,
 }
 
-/// What is counted of a queue that is in use.
+/// Counts of a queue that is in use.
 #[derive(PartialEq)]
 pub enum Counts {
     /// Everything.
     Everything,
-    /// What is released with a delay counts as in flight.
+    /// Set if a message that is released with a delay counts as in flight.
     DelayedAsLeased,
     /// Messages that can be received.
     Visible,

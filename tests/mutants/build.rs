@@ -11,7 +11,7 @@ include!("faults.rs");
 
 /// A part that faults are planted in.
 struct Part {
-    /// How its files begin in the list.
+    /// Beginning of the names of its files in the list.
     begin: &'static str,
     folder: &'static str,
     /// Its name here.

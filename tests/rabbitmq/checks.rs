@@ -1,4 +1,4 @@
-//! What is found missing where hosts create nothing.
+//! Findings of missing parts where hosts create nothing.
 
 use hostler_queue::{Broker, ChannelSpec, Provisioner, QueueError};
 use hostler_queue_rabbitmq::{Options, RabbitBroker};

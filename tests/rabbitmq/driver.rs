@@ -1,4 +1,4 @@
-//! What the driver does when connections end and hosts take turns, beyond the conformance suite.
+//! The driver when connections end and hosts take turns, beyond the conformance suite.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What publishing a batch says about each of its messages.
+//! Results of publishing a batch, for each of its messages.
 
 use std::sync::Arc;
 use std::time::Duration;

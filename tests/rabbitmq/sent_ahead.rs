@@ -1,4 +1,4 @@
-//! What the driver does with messages that the server has sent ahead, and how it counts their attempts.
+//! Messages that the server has sent ahead: their way back, and the count of their attempts.
 
 use std::sync::Arc;
 use std::time::Duration;

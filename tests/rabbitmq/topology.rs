@@ -60,7 +60,7 @@ async fn a_delayed_message_comes_back_to_a_queue_that_others_made() {
     ack(&queue, again).await;
 }
 
-/// Whoever only sends need not know who made the queue.
+/// A process that only sends need not know who made the queue.
 #[tokio::test]
 async fn a_delayed_message_arrives_at_a_queue_that_others_made() {
     let server = shared().await;
@@ -138,7 +138,7 @@ async fn an_ordered_queue_is_looked_through_in_order() {
     }
 }
 
-/// What a command does not ask for stays on the server, for others at once and without an attempt.
+/// Messages that a command does not ask for stay on the server, for others at once and without an attempt.
 #[tokio::test]
 async fn a_look_takes_only_what_it_asks_for() {
     let server = shared().await;

@@ -186,7 +186,7 @@ fn parcel(service: &Service, target: &Target, id: &str, message: &Outgoing) -> P
     }
 }
 
-/// What messages need of their place.
+/// Demands of messages on the queue or exchange that they are sent to.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
     /// Set if a message has a group. A new queue is then ordered.

@@ -1,4 +1,4 @@
-//! What a channel consists of on the server: queues, exchanges and bindings. No I/O.
+//! The parts of a channel on the server: queues, exchanges and bindings. No I/O.
 
 use hostler_queue::{ChannelSpec, QueueError};
 use hostler_types::channel::{Channel, Filter};

@@ -42,7 +42,7 @@ pub enum Denied {
     Changes,
     /// Heartbeats only.
     Extensions,
-    /// Whatever a push broker has to publish: copies to the dead-letter queue, releases with a delay, and replies.
+    /// Everything that a push broker has to publish: copies to the dead-letter queue, releases with a delay, and replies.
     Publishes,
 }
 

@@ -1,4 +1,4 @@
-//! How long the driver waits for an answer of the server to what it asks on a queue's channel.
+//! Waiting for the server's answers on a queue's channel, for a limited time.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use crate::ladder::{self, Rung};
 use crate::publisher::Routed;
 use crate::unacked::Key;
 
-/// How a message leaves this process.
+/// Way in which a message leaves this process.
 #[derive(Debug)]
 enum Way {
     /// Remove it.

@@ -1,4 +1,4 @@
-//! What a queue shares with its tasks: the messages of the current channel, the way to settle them, and the leases that were lost.
+//! State that a queue shares with its tasks: the messages of the current channel, the way to settle them, and the leases that were lost.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -10,7 +10,7 @@ use super::shared::Shared;
 use crate::envelope::Mail;
 use crate::unacked::{FREE_RETURNS, Handed, Key};
 
-/// What becomes of a message that is ready.
+/// Decision on a message that is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Hand the message out.

@@ -1,4 +1,4 @@
-//! Whose turn it is to receive from an ordered queue.
+//! The turn to receive from an ordered queue, which one host has at a time.
 //!
 //! A single active consumer keeps two hosts from receiving at the same time. When it ends, however, RabbitMQ sends later messages
 //! to a consumer that waits before it sends those that the first had (seen on 3.10). So no consumer waits on the server: a host
