@@ -42,6 +42,14 @@ pub(super) struct Key {
     pub(super) tag: u64,
 }
 
+/// An ack as the server gets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ack {
+    pub(super) tag: u64,
+    /// Set if the ack is also for all messages before.
+    pub(super) multiple: bool,
+}
+
 /// State of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -108,6 +116,8 @@ pub(super) struct Unacked {
     ignores_count: bool,
     /// Messages that went back to the server and may come again at once.
     returning: usize,
+    /// Tags of messages that are being returned: removed here, and not yet returned to the server.
+    leaving: BTreeSet<u64>,
     /// Number of changes.
     changes: u64,
 }
@@ -125,6 +135,7 @@ impl Unacked {
             uncounted: Uncounted::default(),
             ignores_count: false,
             returning: 0,
+            leaving: BTreeSet::new(),
             changes: 0,
         }
     }
@@ -157,6 +168,7 @@ impl Unacked {
         self.ready.clear();
         self.due.clear();
         self.groups.clear();
+        self.leaving.clear();
         self.returning = 0;
         lost
     }
@@ -323,6 +335,19 @@ impl Unacked {
         Some(entry.handed())
     }
 
+    /// Returns the acks for messages whose settlement has begun. An ack for several messages is for all messages before it, so it
+    /// ends before the first message that is not among these, and that the server has as unacked. Leaves out the messages of other
+    /// channels.
+    pub(super) fn acks(&self, keys: &[Key]) -> Vec<Ack> {
+        let mut tags: Vec<_> = keys.iter().filter_map(|key| self.tag(*key)).collect();
+        tags.sort_unstable();
+        let most = self.leaving.first().copied().unwrap_or(u64::MAX);
+        let first = self.entries.keys().zip(&tags).take_while(|(tag, acked)| tag == acked && **tag < most).count();
+        let (together, single) = tags.split_at(first);
+        let together = together.last().map(|last| Ack { tag: *last, multiple: first > 1 });
+        together.into_iter().chain(single.iter().map(|tag| Ack { tag: *tag, multiple: false })).collect()
+    }
+
     /// Ends a settlement: the message is removed from the queue.
     pub(super) fn gone(&mut self, key: Key) {
         if let Some(entry) = self.tag(key).and_then(|tag| self.remove(tag)) {
@@ -330,14 +355,25 @@ impl Unacked {
         }
     }
 
-    /// Ends a settlement: the message goes back to the server. `counts`: the attempt counts, if there was one.
-    pub(super) fn back(&mut self, key: Key, counts: bool) {
-        let Some(entry) = self.tag(key).and_then(|tag| self.remove(tag)) else { return };
+    /// Ends a settlement: the message goes back to the server next. `counts`: the attempt counts, if there was one. Returns `false`
+    /// if the message is settled, or its channel has ended.
+    #[must_use]
+    pub(super) fn back(&mut self, key: Key, counts: bool) -> bool {
+        let Some(entry) = self.tag(key).and_then(|tag| self.remove(tag)) else { return false };
+        self.leaving.insert(key.tag);
         self.returning += 1;
         if counts && entry.was_handed {
             self.uncounted.note_ended(&entry.mail, entry.attempt);
         } else {
             self.uncounted.note(&entry.mail);
+        }
+        true
+    }
+
+    /// Notes that a message was returned to the server.
+    pub(super) fn left(&mut self, key: Key) {
+        if key.channel == self.channel {
+            self.leaving.remove(&key.tag);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use hostler_queue::{LeaseError, QueueError, Settlement, Unsettled};
 use tokio::time::Instant;
 
@@ -12,7 +13,7 @@ use crate::fault::lease_error;
 use crate::frame::{self, FrameLimits};
 use crate::ladder::{self, Rung};
 use crate::publisher::Routed;
-use crate::unacked::Key;
+use crate::unacked::{Ack, Key};
 
 /// Way in which a message leaves this process.
 #[derive(Debug)]
@@ -171,27 +172,35 @@ impl Shared {
     /// Carries out settlements that have begun. The result of a copy is `Ok` only after the server has stored it. The others do
     /// not wait for copies, because their leases may end meanwhile.
     async fn carry_out(&self, work: Vec<(Key, Way)>) -> Vec<Result<(), LeaseError>> {
-        let mut finished = Vec::with_capacity(work.len());
-        for (key, way) in &work {
-            finished.push(match way {
-                Way::Copy(_) => None,
-                _ => Some(self.finish(*key, way).await),
-            });
+        let mut results: Vec<_> = work.iter().map(|_| Ok(())).collect();
+        let (mut removals, mut returns, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        for (n, (key, way)) in work.iter().enumerate() {
+            match way {
+                Way::Copy(_) => copies.push((n, *key)),
+                Way::Ack => removals.push((n, *key)),
+                Way::Requeue { counts } => returns.push((n, *key, *counts)),
+                Way::Keep { delay, counts } => {
+                    self.change(|unacked| unacked.keep(*key, *delay, *counts, Instant::now()));
+                }
+            }
         }
-        let mut stored = self.copy(&work).await.into_iter();
-        let mut results = Vec::with_capacity(work.len());
-        for ((key, way), finished) in work.iter().zip(finished) {
-            let result = match finished {
-                Some(finished) => finished,
-                None => match stored.next().unwrap_or_else(|| Err(LeaseError::Retry("not copied".to_owned()))) {
-                    Ok(()) => self.finish(*key, way).await,
-                    Err(error) => {
-                        self.change(|unacked| unacked.failed(*key, Instant::now()));
-                        Err(error)
-                    }
-                },
-            };
-            results.push(result);
+        let mut failed = self.remove(&removals).await;
+        failed.extend(self.requeue(&returns).await);
+        let (mut copied, mut stored) = (Vec::new(), self.copy(&work).await.into_iter());
+        for (n, key) in copies {
+            match stored.next().unwrap_or_else(|| Err(LeaseError::Retry("not copied".to_owned()))) {
+                Ok(()) => copied.push((n, key)),
+                Err(error) => {
+                    self.change(|unacked| unacked.failed(key, Instant::now()));
+                    failed.push((n, error));
+                }
+            }
+        }
+        failed.extend(self.remove(&copied).await);
+        for (n, error) in failed {
+            if let Some(result) = results.get_mut(n) {
+                *result = Err(error);
+            }
         }
         results
     }
@@ -217,24 +226,56 @@ impl Shared {
         is_ours.into_iter().filter_map(result).collect()
     }
 
-    async fn finish(&self, key: Key, way: &Way) -> Result<(), LeaseError> {
-        let acks = self.acks_of(key).ok_or_else(lost)?;
-        let sent = match way {
-            Way::Ack | Way::Copy(_) => {
-                let acked = acks.ack(key.tag).await;
-                self.change(|unacked| unacked.gone(key));
-                acked
+    /// Acks messages. Returns the index and the error of each that failed.
+    async fn remove(&self, removals: &[(usize, Key)]) -> Vec<(usize, LeaseError)> {
+        if removals.is_empty() {
+            return Vec::new();
+        }
+        let keys: Vec<_> = removals.iter().map(|(_, key)| *key).collect();
+        let Some((way, acks)) = self.acks_for(&keys) else {
+            return removals.iter().map(|(n, _)| (*n, lost())).collect();
+        };
+        let sent = join_all(acks.iter().map(|ack| way.ack(*ack))).await;
+        let failed: Vec<_> = acks.iter().zip(sent).filter_map(|(ack, sent)| Some((*ack, sent.err()?))).collect();
+        self.change(|unacked| keys.iter().for_each(|key| unacked.gone(*key)));
+        let result = |(n, key): &(usize, Key)| {
+            if key.channel != way.number {
+                return Some((*n, lost()));
             }
-            Way::Requeue { counts } => {
-                self.change(|unacked| unacked.back(key, *counts));
-                acks.requeue(key.tag).await
+            let of = |ack: &Ack| ack.tag == key.tag || ack.multiple && key.tag < ack.tag;
+            if !acks.iter().any(of) {
+                return Some((*n, lost()));
             }
-            Way::Keep { delay, counts } => {
-                self.change(|unacked| unacked.keep(key, *delay, *counts, Instant::now()));
-                Ok(())
+            let (_, error) = failed.iter().find(|(ack, _)| of(ack))?;
+            Some((*n, LeaseError::Lost(error.to_string())))
+        };
+        removals.iter().filter_map(result).collect()
+    }
+
+    /// Gives messages back to their queue. Returns the index and the error of each that failed.
+    async fn requeue(&self, returns: &[(usize, Key, bool)]) -> Vec<(usize, LeaseError)> {
+        if returns.is_empty() {
+            return Vec::new();
+        }
+        let Some((way, _)) = self.acks_for(&[]) else { return returns.iter().map(|(n, ..)| (*n, lost())).collect() };
+        let way = &way;
+        let send = |(_, key, counts): &(usize, Key, bool)| {
+            let (key, counts) = (*key, *counts);
+            async move {
+                if key.channel != way.number {
+                    return Err(lost());
+                }
+                // What is settled already must not be returned: the server would close the channel.
+                if !self.change(|unacked| unacked.back(key, counts)) {
+                    return Err(lost());
+                }
+                let sent = way.requeue(key.tag).await;
+                self.change(|unacked| unacked.left(key));
+                sent.map_err(|error| LeaseError::Lost(error.to_string()))
             }
         };
-        sent.map_err(|error| LeaseError::Lost(error.to_string()))
+        let sent = join_all(returns.iter().map(send)).await;
+        returns.iter().zip(sent).filter_map(|((n, ..), sent)| Some((*n, sent.err()?))).collect()
     }
 }
 

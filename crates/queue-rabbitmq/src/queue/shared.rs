@@ -12,7 +12,7 @@ use super::Source;
 use super::answer::answer;
 use crate::Service;
 use crate::fault::queue_error;
-use crate::unacked::{Key, Unacked};
+use crate::unacked::{Ack, Key, Unacked};
 
 /// State that the queue shares with its tasks.
 pub(in crate::queue) struct SharedState {
@@ -47,8 +47,8 @@ pub(super) struct Acks {
 }
 
 impl Acks {
-    pub(super) async fn ack(&self, tag: u64) -> lapin::Result<()> {
-        self.channel.basic_ack(tag, BasicAckOptions::default()).await
+    pub(super) async fn ack(&self, ack: Ack) -> lapin::Result<()> {
+        self.channel.basic_ack(ack.tag, BasicAckOptions { multiple: ack.multiple }).await
     }
 
     /// Returns a message to its queue.
@@ -159,9 +159,11 @@ impl Shared {
         self.lock().acks.as_ref().is_some_and(|acks| acks.number == number)
     }
 
-    /// Returns the way to settle a message. `None`: its channel has ended, so the server has the message again.
-    pub(super) fn acks_of(&self, key: Key) -> Option<Acks> {
-        self.lock().acks.clone().filter(|acks| acks.number == key.channel)
+    /// Returns the way to settle messages, and the acks for those of them that are of the current channel. `None`: there is no
+    /// channel, so the server has the messages again.
+    pub(super) fn acks_for(&self, keys: &[Key]) -> Option<(Acks, Vec<Ack>)> {
+        let state = self.lock();
+        Some((state.acks.clone()?, state.unacked.acks(keys)))
     }
 
     /// Returns the error for a channel that has ended.

@@ -86,7 +86,7 @@ fn a_message_whose_lease_ends_goes_back_to_the_server() {
     assert_eq!((unacked.tick(now + LEASE - SECOND), unacked.next_due()), (vec![], Some(now + LEASE)));
     assert_eq!(unacked.tick(now + LEASE), [key(1)]);
     assert_eq!(take(&mut unacked, now + LEASE).0, []);
-    unacked.back(key(1), true);
+    assert!(unacked.back(key(1), true));
     assert!(unacked.expects_returns());
     assert!(is_lost(&unacked.settle(&receipts[0], now + LEASE)));
     unacked.delivered(mail(3, "a", 1), None, now + LEASE);
@@ -122,7 +122,7 @@ fn a_new_channel_loses_what_is_in_hand_and_no_receipt_is_good_for_it() {
     // A settlement of the old channel ends only now.
     assert!(unacked.get(key(2)).is_none(), "the tag is that of another message");
     unacked.gone(key(2));
-    unacked.back(key(2), true);
+    assert!(unacked.back(key(2), true));
     unacked.keep(key(2), SECOND, true, now);
     unacked.failed(key(2), now);
     assert_eq!((unacked.len(), unacked.waiting()), (2, (0, 0)), "both are handed out, as they were");
@@ -138,11 +138,11 @@ fn what_goes_back_unprocessed_counts_for_nothing() {
     let receipt = unacked.lease(tag, now + LEASE);
     assert_eq!(unacked.waiting(), (2, 2));
     assert_eq!(unacked.rest(), keys(&[2, 3]), "what is in hand stays");
-    unacked.back(key(2), false);
-    unacked.back(key(3), false);
+    assert!(unacked.back(key(2), false));
+    assert!(unacked.back(key(3), false));
     assert_eq!(unacked.len(), 1);
     unacked.settle(&receipt, now).unwrap();
-    unacked.back(key(1), true);
+    assert!(unacked.back(key(1), true));
     for (tag, name) in [(4, "a"), (5, "b"), (6, "c")] {
         unacked.delivered(mail(tag, name, 1), None, now);
     }
@@ -240,7 +240,7 @@ fn looks_at_a_dead_letter_are_no_attempts_at_it() {
     let (names, receipts) = take(&mut unacked, now);
     assert_eq!(names, named(&[("a", 1), ("b", 3)]));
     let key = unacked.settle(&receipts[0], now).unwrap();
-    unacked.back(key, true);
+    assert!(unacked.back(key, true));
     unacked.delivered(mail(3, "a", 902), None, now);
     assert_eq!(take(&mut unacked, now).0, named(&[("a", 2)]), "attempts of this process count");
 }
@@ -262,7 +262,7 @@ fn attempts_that_ended_here_are_known_on_the_next_channel() {
     let (mut unacked, now) = window(false, &["a"]);
     take(&mut unacked, now);
     let key = unacked.tick(now + LEASE).remove(0);
-    unacked.back(key, true);
+    assert!(unacked.back(key, true));
     unacked.delivered(mail(2, "a", 1), None, now);
     assert_eq!(unacked.get(Key { tag: 2, ..key }).unwrap().certain, 1);
 }
@@ -321,4 +321,38 @@ fn a_copy_that_comes_is_no_longer_expected() {
     copy.is_copy = true;
     unacked.delivered(copy, None, now);
     assert!(!unacked.expects_returns());
+}
+
+#[test]
+fn one_ack_is_for_all_messages_up_to_the_first_that_stays() {
+    let (mut unacked, now) = window(false, &["a", "b", "c", "d", "e"]);
+    let (_, receipts) = take(&mut unacked, now);
+    for tag in [1, 2, 4, 5] {
+        unacked.settle(&receipts[tag - 1], now).unwrap();
+    }
+    let ack = |tag, multiple| Ack { tag, multiple };
+    assert_eq!(unacked.acks(&keys(&[5, 2, 4, 1])), [ack(2, true), ack(4, false), ack(5, false)]);
+    assert_eq!(unacked.acks(&keys(&[1])), [ack(1, false)]);
+    assert_eq!(unacked.acks(&keys(&[2])), [ack(2, false)], "the first is being settled otherwise");
+    for key in keys(&[1, 2]) {
+        unacked.gone(key);
+    }
+    assert_eq!(unacked.acks(&keys(&[4, 5])), [ack(4, false), ack(5, false)]);
+    unacked.settle(&receipts[2], now).unwrap();
+    assert_eq!(unacked.acks(&keys(&[3, 4, 5])), [ack(5, true)]);
+    assert_eq!(unacked.acks(&[Key { channel: 0, tag: 3 }]), [], "of a channel that has ended");
+}
+
+#[test]
+fn no_ack_is_for_a_message_whose_return_the_server_does_not_know() {
+    let (mut unacked, now) = window(false, &["a", "b", "c"]);
+    let (_, receipts) = take(&mut unacked, now);
+    for receipt in &receipts {
+        unacked.settle(receipt, now).unwrap();
+    }
+    assert!(unacked.back(key(1), false));
+    assert!(!unacked.back(key(1), false), "the server closes the channel at a second return");
+    assert_eq!(unacked.acks(&keys(&[2, 3])), [2, 3].map(|tag| Ack { tag, multiple: false }));
+    unacked.left(key(1));
+    assert_eq!(unacked.acks(&keys(&[2, 3])), [Ack { tag: 3, multiple: true }]);
 }
