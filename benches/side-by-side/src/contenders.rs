@@ -213,16 +213,21 @@ pub fn command(contender: Contender, places: &Places, folder: &Path, endpoint: &
             command
         }
     };
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let own: Vec<_> = command.get_envs().map(|(key, value)| (key.to_owned(), value.map(ToOwned::to_owned))).collect();
-    // Settings of the machine for AWS or hostler must not affect the measurement.
-    command.env_clear().env("PATH", path).env("HOME", folder).env("PYTHONDONTWRITEBYTECODE", "1").envs(counted());
-    command.envs(own.into_iter().filter_map(|(key, value)| Some((key, value?))));
+    alone(&mut command, folder);
     command.envs([("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_REGION", "eu-west-1")]);
     command.env("AWS_DEFAULT_REGION", "eu-west-1").env("BENCH_QUEUE_URL", &url).env("BENCH_ENDPOINT", endpoint);
     command.env("BENCH_CONCURRENCY", concurrency.to_string());
-    command.current_dir(folder).stdin(Stdio::null());
     Ok(command)
+}
+
+/// Leaves a command only its own variables, because settings of the machine for AWS or hostler must not affect the measurement.
+/// `folder`: the contender's own folder.
+pub fn alone(command: &mut Command, folder: &Path) {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let own: Vec<_> = command.get_envs().map(|(key, value)| (key.to_owned(), value.map(ToOwned::to_owned))).collect();
+    command.env_clear().env("PATH", path).env("HOME", folder).env("PYTHONDONTWRITEBYTECODE", "1").envs(counted());
+    command.envs(own.into_iter().filter_map(|(key, value)| Some((key, value?))));
+    command.current_dir(folder).stdin(Stdio::null());
 }
 
 /// Returns the variable with the output path of a build that records its execution counts (`benches/release.sh`).

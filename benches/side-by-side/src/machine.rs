@@ -51,6 +51,11 @@ impl Machine {
         })
     }
 
+    /// Adds versions of software.
+    pub fn add(&mut self, versions: impl IntoIterator<Item = (&'static str, String)>) {
+        self.versions.extend(versions);
+    }
+
     /// Formats the description as a few lines of text.
     pub fn text(&self) -> String {
         let list = |pairs: &[(&str, String)]| {
@@ -82,9 +87,7 @@ impl Machine {
 
 /// Returns the versions of the peers.
 fn peers(places: &Places) -> Result<Vec<(&'static str, String)>> {
-    let package = |folder: &str, name: &str| {
-        says(python(places, folder)?, ["-c", &format!("import {name}; print({name}.__version__)")])
-    };
+    let package = |folder: &str, name: &str| package(places, folder, name);
     let npm = |name: &str| -> Result<String> {
         let file = places.peer("node/node_modules")?.join(name).join("package.json");
         let package: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
@@ -99,6 +102,11 @@ fn peers(places: &Places) -> Result<Vec<(&'static str, String)>> {
         ("Celery", package("celery", "celery")?),
         ("kombu", package("celery", "kombu")?),
     ])
+}
+
+/// Returns the version of a Python package in the folder of a peer.
+pub fn package(places: &Places, folder: &str, name: &str) -> Result<String> {
+    says(python(places, folder)?, ["-c", &format!("import {name}; print({name}.__version__)")])
 }
 
 fn python(places: &Places, folder: &str) -> Result<PathBuf> {

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use md5::{Digest as _, Md5};
-use serde_json::json;
+use serde_json::{Value, json};
 use work::Order;
 
 use crate::Result;
@@ -17,7 +17,7 @@ const KINDS: u32 = 4096;
 pub enum Form {
     /// The order as JSON.
     Plain,
-    /// A call of the task `handle` with the order, as Celery sends it to SQS.
+    /// A call of the task `handle` with the order, as Celery sends it.
     Celery,
 }
 
@@ -40,15 +40,19 @@ pub fn make(form: Form, bytes: usize) -> Result<Vec<Made>> {
     };
     (0..kinds)
         .map(|number| {
-            let order = order(number);
             let body = match form {
-                Form::Plain => filled(serde_json::to_string(&order)?, bytes),
-                Form::Celery => celery(&order)?,
+                Form::Plain => body(number, bytes)?,
+                Form::Celery => celery(number)?,
             };
             let md5 = Md5::digest(body.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
             Ok(Made { quoted: serde_json::to_string(&body)?, md5 })
         })
         .collect()
+}
+
+/// Returns the order with this number as JSON, filled up to `bytes` bytes.
+pub fn body(number: u32, bytes: usize) -> Result<String> {
+    Ok(filled(serde_json::to_string(&order(number))?, bytes))
 }
 
 /// Returns an order of about 200 bytes as JSON.
@@ -83,20 +87,13 @@ fn filled(mut body: String, bytes: usize) -> String {
 }
 
 /// Returns the message that `handle.delay(order)` sends with kombu's SQS transport.
-fn celery(order: &Order) -> Result<String> {
-    let id = format!("{:08x}-0000-4000-8000-000000000000", order.number);
-    let embed = json!({ "callbacks": null, "errbacks": null, "chain": null, "chord": null });
-    let call = serde_json::to_string(&json!([[order], {}, embed]))?;
+fn celery(number: u32) -> Result<String> {
+    let (call, id, headers) = celery_call(&body(number, 0)?, number);
     let message = json!({
         "body": STANDARD.encode(call),
         "content-encoding": "utf-8",
         "content-type": "application/json",
-        "headers": {
-            "lang": "py", "task": "tasks.handle", "id": id, "shadow": null, "eta": null, "expires": null, "group": null,
-            "group_index": null, "retries": 0, "timelimit": [null, null], "root_id": id, "parent_id": null,
-            "argsrepr": "({…},)", "kwargsrepr": "{}", "origin": "gen1@producer", "ignore_result": true,
-            "replaced_task_nesting": 0, "stamped_headers": null, "stamps": {},
-        },
+        "headers": headers,
         "properties": {
             "correlation_id": id, "reply_to": "00000000-0000-3000-8000-000000000000", "delivery_mode": 2,
             "delivery_info": { "exchange": "", "routing_key": "bench" }, "priority": 0, "body_encoding": "base64",
@@ -104,6 +101,19 @@ fn celery(order: &Order) -> Result<String> {
         },
     });
     Ok(STANDARD.encode(serde_json::to_string(&message)?))
+}
+
+/// Returns Celery's call of the task `handle` with an order: its body, its id and its headers.
+pub fn celery_call(order: &str, number: u32) -> (String, String, Value) {
+    let id = format!("{number:08x}-0000-4000-8000-000000000000");
+    let call = format!(r#"[[{order}],{{}},{{"callbacks":null,"errbacks":null,"chain":null,"chord":null}}]"#);
+    let headers = json!({
+        "lang": "py", "task": "tasks.handle", "id": id, "shadow": null, "eta": null, "expires": null, "group": null,
+        "group_index": null, "retries": 0, "timelimit": [null, null], "root_id": id, "parent_id": null,
+        "argsrepr": "({…},)", "kwargsrepr": "{}", "origin": "gen1@producer", "ignore_result": true,
+        "replaced_task_nesting": 0, "stamped_headers": null, "stamps": {},
+    });
+    (call, id, headers)
 }
 
 #[cfg(test)]

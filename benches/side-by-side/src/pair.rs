@@ -45,8 +45,8 @@ impl Pair {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
         let started = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
-        let contender = Owned { child: command.spawn()?, parting: counted().map(|_| PARTING) };
-        let pid = i32::try_from(contender.child.id())?;
+        let contender = Owned::new(command.spawn()?);
+        let pid = contender.pid()?;
         server.ask(&format!("/watch?pid={pid}&started={started}"))?;
         Ok(Self { contender, server, pid, _folder: folder })
     }
@@ -69,9 +69,7 @@ impl Pair {
             if arrived(&stats) {
                 return Ok(stats);
             }
-            if let Some(status) = self.contender.child.try_wait()? {
-                return Err(format!("it ended with {status}").into());
-            }
+            self.contender.check()?;
             if Instant::now() > deadline {
                 return Err(format!("it did not {what}: {stats}").into());
             }
@@ -83,14 +81,34 @@ impl Pair {
 
 /// A child process that ends with this process, together with its own children. With a `parting` time, the child is first asked
 /// to end and then killed.
-struct Owned {
+pub struct Owned {
     child: Child,
     parting: Option<Duration>,
 }
 
+impl Owned {
+    /// Takes over a child process.
+    pub fn new(child: Child) -> Self {
+        Self { child, parting: counted().map(|_| PARTING) }
+    }
+
+    /// Returns the process id.
+    pub fn pid(&self) -> Result<i32> {
+        Ok(i32::try_from(self.child.id())?)
+    }
+
+    /// Fails if the process has ended.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => Err(format!("it ended with {status}").into()),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Drop for Owned {
     fn drop(&mut self) {
-        let Ok(root) = i32::try_from(self.child.id()) else { return };
+        let Ok(root) = self.pid() else { return };
         let tree = process::tree(root);
         if let Some(parting) = self.parting {
             part(root, parting);

@@ -20,7 +20,8 @@ pub struct Target {
 }
 
 impl Target {
-    fn new(name: String, ratio: f64, limit: f64, below: bool) -> Self {
+    /// Compares a ratio with a limit.
+    pub fn new(name: String, ratio: f64, limit: f64, below: bool) -> Self {
         Self { name, ratio, limit, below, held: if below { ratio <= limit } else { ratio >= limit } }
     }
 }
