@@ -10,7 +10,7 @@ source tests/static.sh
 quick=
 if [ "${1:-}" = --quick ]; then quick=1 && shift; fi
 names=("$@")
-[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster rabbitmq-4 neighbour overshoot side-by-side telemetry year image)
+[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster rabbitmq-4 neighbour overshoot side-by-side telemetry year day image)
 
 proof() {
   case $1 in
@@ -43,16 +43,20 @@ proof() {
     neighbour) [ "$quick" ] || HOSTLER_KEPT=0.8 cargo test --release --workspace --locked --test all -- neighbour_keeps_its_throughput --nocapture ;;
     # A guest that writes to 512 MiB at once is stopped within 50 ms and a tick. It needs a quiet machine; the tests run it without a bound.
     overshoot) [ "$quick" ] || HOSTLER_OVERSHOOT=60 cargo test --release --workspace --locked --test all -- overshoot --nocapture ;;
-    # hostler beside a bare loop and its peers; the part of the throughput that telemetry leaves.
+    # hostler beside a bare loop and its peers, on SQS and on RabbitMQ; the part of the throughput that telemetry leaves.
     side-by-side)
       if [ "$quick" ]; then
         bash benches/side-by-side/run.sh --quick --only bare,hostler-component,hostler-plain --concurrency 10 --latency 0
+        bash benches/side-by-side/run.sh --rabbitmq --quick --only bare-multiple,hostler-plain --concurrency 10
       else
         bash benches/side-by-side/run.sh --check
+        bash benches/side-by-side/run.sh --rabbitmq --check
       fi ;;
     telemetry) bash benches/side-by-side/run.sh --turns "$([ "$quick" ] && echo --quick || echo --check)" ;;
     # The flights of a year, end to end; or the sample's.
     year) bash examples/flights/full.sh ${quick:+examples/flights/sample.jsonl} ;;
+    # A day of job applications from RabbitMQ, with failures that escalate, in less than six minutes.
+    day) bash benches/day.sh ${quick:+--quick} ;;
     # The whole Dockerfile, when what it depends on has changed since it was last seen to build.
     image)
       if [ -z "$quick" ] || [ "$(bash tests/image-key.sh)" != "$(cat tests/image.built 2>/dev/null)" ]; then
