@@ -83,6 +83,9 @@ fn a_message_is_acked_or_escalates_to_the_dead_letter_queue() {
     // Its next attempts follow at once.
     let again = host.settled(5).remove(4);
     assert_eq!((&again["attempt"], &again["outcome"]), (&Value::from(1), &bad[0]["outcome"]));
+    // The client library would log an error for the question whether the queue was there.
+    let errors: Vec<_> = host.lines().into_iter().filter(|line| line["level"] == "ERROR").collect();
+    assert!(errors.is_empty(), "{errors:?}");
     assert_eq!(host.stop(), 0);
 }
 

@@ -11,13 +11,18 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 const TALKATIVE: [&str; 10] =
     ["amq_protocol", "aws", "h2", "hyper", "lapin", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
 
-/// `tracing` targets whose warnings are suppressed, each with the directive that suppresses them. If `RUST_LOG` names
-/// the target, its warnings are not suppressed.
+/// Directives that suppress warnings and errors of `tracing` targets, each with the targets that ask for them: if `RUST_LOG`
+/// names one of these, nothing is suppressed.
 /// - `opentelemetry` logs each failed attempt, but hostler logs one line per failed export.
 /// - `lapin::returned_messages` logs each message that no queue is bound for, with its whole body. The sender learns of
 ///   it from the result.
-const RETOLD: [(&str, &str); 2] =
-    [("opentelemetry", "opentelemetry=error"), ("lapin::returned_messages", "lapin::returned_messages=error")];
+/// - `lapin::channel` and `lapin::channels` log an error whenever a channel or a connection ends, also where hostler has asked
+///   whether a queue exists. hostler logs each end that it did not expect, with the reason.
+const RETOLD: [(&[&str], &str); 3] = [
+    (&["opentelemetry"], "opentelemetry=error"),
+    (&["lapin::returned_messages"], "lapin::returned_messages=error"),
+    (&["lapin", "lapin::channel"], "lapin::channel=off"),
+];
 
 /// The level of the log: that of `RUST_LOG`, or a raised level.
 #[derive(Debug)]
@@ -72,7 +77,7 @@ pub(super) fn filter(wanted: &str, raised: Option<LevelFilter>) -> Result<EnvFil
         filter = filter.add_directive(level.into()).add_directive(own);
     }
     let filter = if filter.max_level_hint() > Some(LevelFilter::INFO) { quieted(filter, wanted) } else { filter };
-    let unnamed = RETOLD.iter().filter(|(name, _)| !wanted.contains(name));
+    let unnamed = RETOLD.iter().filter(|(targets, _)| !targets.iter().any(|target| names(wanted, target)));
     unnamed
         .map(|(_, directive)| directive.parse())
         .try_fold(filter, |filter, directive| Ok(filter.add_directive(directive?)))
@@ -132,22 +137,27 @@ mod tests {
         let text = filter("info", None).unwrap().to_string();
         let mut directives: Vec<_> = text.split(',').collect();
         directives.sort_unstable();
-        assert_eq!(directives, ["info", "lapin::returned_messages=error", "opentelemetry=error"]);
-        for (name, _) in RETOLD {
-            let named = filter(&format!("info,{name}=debug"), None).unwrap().to_string();
-            assert_eq!(named.matches(name).count(), 1, "{named}");
+        assert_eq!(directives, ["info", "lapin::channel=off", "lapin::returned_messages=error", "opentelemetry=error"]);
+        for (targets, directive) in RETOLD {
+            for target in targets {
+                let named = filter(&format!("info,{target}=debug"), None).unwrap().to_string();
+                assert!(!named.contains(directive), "{named}");
+            }
         }
     }
 
-    /// RabbitMQ returns messages that no queue is bound for, and its client logs them with their bodies.
+    /// RabbitMQ returns messages that no queue is bound for, and its client logs them with their bodies. The client also logs an
+    /// error for each channel that ends.
     #[test]
-    fn a_returned_message_is_not_logged() {
+    fn a_returned_message_and_the_end_of_a_channel_are_not_logged() {
         let is_logged = |wanted: &str, raised: Option<LevelFilter>| {
             let subscriber = tracing_subscriber::registry().with(filter(wanted, raised).unwrap());
             tracing::subscriber::with_default(subscriber, || {
                 let warned = tracing::enabled!(target: "lapin::returned_messages", tracing::Level::WARN);
-                let traced = tracing::enabled!(target: "lapin::channels", tracing::Level::TRACE);
-                assert!(tracing::enabled!(target: "lapin::channels", tracing::Level::ERROR), "{wanted}");
+                let traced = tracing::enabled!(target: "lapin::io_loop", tracing::Level::TRACE);
+                assert!(tracing::enabled!(target: "lapin::io_loop", tracing::Level::ERROR), "{wanted}");
+                assert!(!tracing::enabled!(target: "lapin::channel", tracing::Level::ERROR), "{wanted}");
+                assert!(!tracing::enabled!(target: "lapin::channels", tracing::Level::ERROR), "{wanted}");
                 warned || traced
             })
         };
