@@ -30,7 +30,7 @@ pub(super) fn run(args: &Args) -> Result {
     let loaded = args.config.load()?;
     let file = loaded.file.as_ref().map_or("environment variables".into(), |file| file.display().to_string());
     print(format!("config    ok  {file}"));
-    for warning in host::unused(&loaded.config) {
+    for warning in host::config_warnings(&loaded.config) {
         say(format_args!("hostler: warning: {warning}"));
     }
     if let Some(warning) = own_memory_limit() {

@@ -206,12 +206,19 @@ pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
     plan.map_err(|few| Failure::new(Exit::BadConfig, few))
 }
 
-/// Returns a warning for each valid setting that has no effect with the driver in the config.
-pub fn unused(config: &Config) -> Vec<String> {
-    let unused = (config.payload.bucket.is_some() && !driver(config).uses_payload()).then(|| {
-        format!("payload.bucket: queue.driver = \"{}\" keeps large messages itself", config.queue.driver.word())
+/// Returns a warning for each setting that has no effect with the driver in the config, and for each that needs a change of the
+/// service's own config.
+pub fn config_warnings(config: &Config) -> Vec<String> {
+    let driver = driver(config);
+    let unused = (config.payload.bucket.is_some() && !driver.uses_payload()).then(|| {
+        let word = config.queue.driver.word();
+        format!("payload.bucket: queue.driver = \"{word}\" keeps large messages itself (the setting has no effect)")
     });
-    unused.into_iter().map(|text| format!("{text} (the setting has no effect)")).collect()
+    let early = config.consumers.iter().filter_map(|consumer| {
+        let why = driver.takes_back_early(consumer)?;
+        Some(format!("consumers.{}: {why}", consumer.name))
+    });
+    unused.into_iter().chain(early).collect()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub mod resources;
 mod signals;
 mod trail;
 
-pub use assemble::{channel_spec, destinations, file_plan, plan, pool, unused};
+pub use assemble::{channel_spec, config_warnings, destinations, file_plan, plan, pool};
 use connect::open_all;
 pub use connect::{declare, file_to_come, full, unsendable};
 #[cfg(feature = "sqs")]
@@ -251,7 +251,7 @@ impl Host {
 
     /// Connects to the queues, loads the handlers, and assembles the consumers.
     async fn start(&self, exporters: Exporters) -> Result<Option<Started>> {
-        for warning in assemble::unused(&self.config) {
+        for warning in assemble::config_warnings(&self.config) {
             tracing::warn!("{warning}");
         }
         // Refuses a config before any connection if its memory demand exceeds the limit even without the handlers.

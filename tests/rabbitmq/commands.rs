@@ -145,6 +145,21 @@ fn alarms_tell_of_queues_beyond_their_thresholds() {
 }
 
 #[test]
+fn check_warns_of_a_processing_timeout_that_the_server_does_not_wait_for() {
+    let warning = "hostler: warning: consumers.work: a message may be held for 45m, but RabbitMQ takes it back after 30m";
+    let long = WORK.replace("'30s'", "'45m'").replace("'60s'", "'46m'");
+    let late = WORK.replace("delay = '1s'", "delay = '45m'");
+    // Where the order does not count, a message that waits is on the server.
+    let ordered = late.replace("concurrency = 4", "ordered = true");
+    for (config, is_warned) in [(WORK, false), (&long, true), (&late, false), (&ordered, true)] {
+        let world = world(RabbitMq::shared(), config);
+        world.provision();
+        let said = world.output(&["check"]);
+        assert!(said.code == 0 && said.stderr.contains(warning) == is_warned, "{said:?}");
+    }
+}
+
+#[test]
 fn provision_reports_what_it_cannot_change_with_the_way_out() {
     let world = provisioned();
     world.config(&WORK.replace("channel = 'work'", "channel = 'work'\n    ordered = true"));

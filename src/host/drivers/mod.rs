@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use hostler_config::{Config, Driver};
+use hostler_config::{Config, Consumer, Driver};
 use hostler_queue::{Disposal, Inventory, Provisioner, QueueError};
 #[cfg(feature = "sqs")]
 pub use sqs::options as sqs_options;
@@ -108,6 +108,12 @@ pub trait QueueDriver: Send + Sync + 'static {
     /// messages of others (fair queues).
     fn has_fair_queues(&self) -> bool {
         false
+    }
+
+    /// Returns a warning if the service by default takes back messages that this consumer may still hold. `None`: it does not.
+    fn takes_back_early(&self, consumer: &Consumer) -> Option<String> {
+        let _ = consumer;
+        None
     }
 
     /// Returns the number of threads that the driver starts in a host.

@@ -2,17 +2,22 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::QueueDriver;
 use crate::host::{channel_spec, destinations};
-use hostler_config::{AmqpUrl, Config, Provision};
+use hostler_config::{AmqpUrl, Config, Consumer, Provision, Retry};
 use hostler_queue::{Disposal, Provisioner, QueueError};
 use hostler_queue_rabbitmq::permissions::{Needs, Permissions};
 use hostler_queue_rabbitmq::{Options, RabbitBroker, SYSTEM};
 
 pub(super) struct RabbitMq;
+
+/// Default of the server's `consumer_timeout`: the time after which it closes the channel of a consumer that has not settled a
+/// message.
+const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 #[async_trait]
 impl QueueDriver for RabbitMq {
@@ -51,6 +56,19 @@ impl QueueDriver for RabbitMq {
         config.queue.rabbitmq.provision == Provision::Auto
     }
 
+    fn takes_back_early(&self, consumer: &Consumer) -> Option<String> {
+        // Only messages of an ordered channel wait in the host for their next attempt.
+        let wait = if consumer.ordered { longest_wait(&consumer.retry) } else { Duration::ZERO };
+        let held = consumer.processing_timeout.max(wait);
+        (held >= CONSUMER_TIMEOUT).then(|| {
+            format!(
+                "a message may be held for {}, but RabbitMQ takes it back after 30m by default: raise `consumer_timeout` in \
+                 rabbitmq.conf above that",
+                humantime::format_duration(held)
+            )
+        })
+    }
+
     fn threads(&self) -> usize {
         // The client library has a thread for each connection: one receives, and one publishes.
         2
@@ -83,6 +101,14 @@ impl QueueDriver for RabbitMq {
     fn cure_of_a_refusal(&self) -> &'static str {
         "; `hostler check` says what is missing"
     }
+}
+
+/// Returns the longest delay between two attempts of a message.
+fn longest_wait(retry: &Retry) -> Duration {
+    let last = 2_u32.saturating_pow(retry.delays.saturating_sub(1));
+    let increasing = if retry.delays == 0 { Duration::ZERO } else { retry.delay.saturating_mul(last).min(retry.max_delay) };
+    let fixed = if retry.requeues == 0 { Duration::ZERO } else { retry.requeue_delay };
+    fixed.max(increasing)
 }
 
 /// Returns the options for RabbitMQ from the config. Reads the files that the config names.
