@@ -63,7 +63,8 @@ struct Inflow {
 pub(super) struct Glance {
     shared: Arc<Shared>,
     acks: Acks,
-    consumer: Option<Consumer>,
+    /// The consumer, and whether its pump works.
+    consumer: Option<(Consumer, AbortHandle)>,
     from: u64,
 }
 
@@ -217,7 +218,7 @@ impl Feed {
     /// Returns the means to learn what the server has.
     pub(super) fn glance(&self) -> Glance {
         let (consumer, from) = match &self.inflow {
-            Some(inflow) => (Some(inflow.consumer.clone()), inflow.from),
+            Some(inflow) => (Some((inflow.consumer.clone(), inflow.pumping.clone())), inflow.from),
             None => (None, 0),
         };
         Glance { shared: Arc::clone(&self.shared), acks: self.acks.clone(), consumer, from }
@@ -242,8 +243,14 @@ impl Glance {
         let (queue, options) = (self.shared.source.queue.as_str(), QueueDeclareOptions::durable().passive());
         let asked = self.acks.channel.queue_declare(queue.into(), options, FieldTable::default());
         let answered = answer(asked, |error| cannot_receive(queue, &error)).await?;
-        if let Some(consumer) = &mut self.consumer {
-            let _ = draw(&self.shared, consumer, &mut Context::from_waker(Waker::noop()), self.acks.number);
+        if let Some((consumer, pumping)) = &mut self.consumer {
+            let drawn = draw(&self.shared, consumer, &mut Context::from_waker(Waker::noop()), self.acks.number);
+            // The client library reports an end once, so the pump does not hear of it. `Feed::stop` ends the pump first.
+            if let Poll::Ready(why) = drawn
+                && !pumping.is_finished()
+            {
+                self.shared.end(self.acks.number, &why);
+            }
         }
         let state = self.shared.lock();
         let is_full = state.unacked.len_from(self.from) >= usize::from(self.shared.source.window);
