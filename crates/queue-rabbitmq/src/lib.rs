@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `names` | names on the server | none |
 //! | `topology` | queues, arguments and bindings of a channel | none |
+//! | `bindings` | bindings that are missing, or left by an earlier filter | none |
 //! | `drift` | what exists in another form | none |
 //! | `ladder` | delays by queues of powers of two seconds | none |
 //! | `headers`, `envelope` | messages and copies in AMQP's form | none |
@@ -27,6 +28,7 @@
 //! | `wire` | messages out of AMQP's bytes, for the fuzz target | none |
 
 mod confirms;
+mod bindings;
 mod connection;
 mod declare;
 mod drift;
@@ -309,6 +311,7 @@ impl Broker for RabbitBroker {
             }
         } else {
             service.open_existing(spec).await?;
+            service.tidy_bindings(spec).await;
             if provision::needs_ladder(spec) {
                 service.land(&service.names.full(spec.channel.queue())).await?;
             }

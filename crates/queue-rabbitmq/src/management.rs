@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::Options;
+use super::bindings::Bound;
 use super::drift::SINGLE;
 
 /// Maximum time of a request.
@@ -30,6 +31,8 @@ pub(super) struct Management {
     client: Client,
     /// URL of the queues of the virtual host.
     url: String,
+    /// URL of its exchanges.
+    exchanges: String,
     user: String,
     password: String,
 }
@@ -54,6 +57,14 @@ struct Binding {
     /// Name of the exchange. Empty: the default exchange.
     source: String,
     routing_key: String,
+    arguments: serde_json::Map<String, serde_json::Value>,
+}
+
+/// An exchange.
+#[derive(Deserialize)]
+struct Exchange {
+    #[serde(rename = "type")]
+    kind: String,
 }
 
 /// The form of a queue.
@@ -75,8 +86,9 @@ impl Management {
         let client = client(options);
         let client = client
             .map_err(|error| QueueError::Refused(format!("queue.rabbitmq.management_url: {}", with_causes(&error))))?;
-        let url = format!("{}/api/queues/{}", url.trim_end_matches('/'), encoded(vhost));
-        Ok(Self { client, url, user: user.to_owned(), password: password.to_owned() })
+        let of = |kind: &str| format!("{}/api/{kind}/{}", url.trim_end_matches('/'), encoded(vhost));
+        let (user, password) = (user.to_owned(), password.to_owned());
+        Ok(Self { client, url: of("queues"), exchanges: of("exchanges"), user, password })
     }
 
     /// Returns all queues of the virtual host, each with the number of unacked messages as the server last counted it.
@@ -101,17 +113,32 @@ impl Management {
     /// # Errors
     /// The API cannot be reached, or refuses the user.
     pub(super) async fn exchanges_of(&self, queue: &str) -> Result<Vec<String>, QueueError> {
-        Ok(self.bindings_of(queue).await?.into_iter().map(|(exchange, _)| exchange).collect())
+        Ok(self.bindings_of(queue).await?.into_iter().map(|bound| bound.exchange).collect())
     }
 
-    /// Returns the exchanges that a queue is bound to, each with the pattern of the binding.
+    /// Returns the bindings of a queue.
     ///
     /// # Errors
     /// As [`Self::exchanges_of`].
-    pub(super) async fn bindings_of(&self, queue: &str) -> Result<Vec<(String, String)>, QueueError> {
-        let url = format!("{}/{}/bindings?columns=source,routing_key", self.url, encoded(queue));
+    pub(super) async fn bindings_of(&self, queue: &str) -> Result<Vec<Bound>, QueueError> {
+        let url = format!("{}/{}/bindings?columns=source,routing_key,arguments", self.url, encoded(queue));
         let bindings: Option<Vec<Binding>> = self.get(url).await?;
-        Ok(bindings.into_iter().flatten().map(|Binding { source, routing_key }| (source, routing_key)).collect())
+        let bound = |Binding { source, routing_key, arguments }| Bound {
+            exchange: source,
+            pattern: routing_key,
+            has_arguments: !arguments.is_empty(),
+        };
+        Ok(bindings.into_iter().flatten().map(bound).collect())
+    }
+
+    /// Returns `true` if the exchange compares routing keys with patterns.
+    ///
+    /// # Errors
+    /// As [`Self::exchanges_of`].
+    pub(super) async fn is_topic(&self, exchange: &str) -> Result<bool, QueueError> {
+        let found: Option<Exchange> =
+            self.get(format!("{}/{}?columns=type", self.exchanges, encoded(exchange))).await?;
+        Ok(found.is_some_and(|exchange| exchange.kind == "topic"))
     }
 
     /// Returns `true` if one consumer at a time receives from a queue. `None`: the queue does not exist.

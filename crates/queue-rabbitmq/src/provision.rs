@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use hostler_queue::{Change, ChannelSpec, Finding, Provisioner, QueueError};
 use hostler_types::channel::Channel;
 
+use super::bindings::{self, Bound};
 use super::topology::{self, Binding, QueueSpec};
 use super::{RabbitBroker, Service};
 
@@ -25,6 +26,36 @@ impl Service {
         }
     }
 
+    /// Returns the bindings of a channel's queue that an earlier filter has left. Empty if the management API does not tell. `bound`:
+    /// the bindings of the queue.
+    async fn left_over(&self, spec: &ChannelSpec, bound: &[Bound]) -> Result<Vec<Binding>, QueueError> {
+        let left = bindings::left_over(&topology::bindings(&self.names, spec)?, &spec.filter, bound);
+        let (Some(management), Some(first)) = (&self.management, left.first()) else { return Ok(Vec::new()) };
+        // To another exchange, a pattern may mean something else. Such an exchange was made, and bound, by someone else.
+        Ok(if management.is_topic(&first.exchange).await? { left } else { Vec::new() })
+    }
+
+    /// Removes the bindings that an earlier filter has left, as far as the management API tells.
+    async fn unbind_left_over(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        if !bindings::are_selective(&topology::bindings(&self.names, spec)?) {
+            return Ok(());
+        }
+        let Some(bound) = self.bound(spec).await? else { return Ok(()) };
+        self.declarer.unbind_all(&self.left_over(spec, &bound).await?).await
+    }
+
+    /// Removes the bindings that an earlier filter has left, for a consumer that starts. It works with them, too, so a failure is logged.
+    pub(super) async fn tidy_bindings(&self, spec: &ChannelSpec) {
+        if let Err(error) = self.unbind_left_over(spec).await {
+            let queue = self.names.full(spec.channel.queue());
+            tracing::warn!(
+                queue,
+                %error,
+                "cannot look for bindings of an earlier filter; hostler removes the messages that they bring"
+            );
+        }
+    }
+
     /// Returns what is wrong with the exchange of a channel, and with the bindings of its queue, which exists.
     pub(super) async fn inspect_bindings(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
         let fatal = !self.options.create_missing;
@@ -36,18 +67,26 @@ impl Service {
         }
         let Some(bound) = self.bound(spec).await? else { return Ok(Vec::new()) };
         let (cure, mut findings) = (|| PROVISION.to_owned(), Vec::new());
-        for Binding { exchange, queue, pattern } in uncovered(topology::bindings(&self.names, spec)?, &bound) {
-            let is_deaf = !bound.iter().any(|(other, _)| *other == exchange);
+        for Binding { exchange, queue, pattern } in bindings::uncovered(topology::bindings(&self.names, spec)?, &bound)
+        {
+            let is_deaf = !bound.iter().any(|bound| bound.exchange == exchange);
             let fault =
                 format!("the queue `{queue}` is not bound to the exchange `{exchange}` by the pattern `{pattern}`");
             findings.push(Finding { fault, cure: cure(), fatal: fatal && is_deaf });
         }
         let landing = topology::landing(&self.names, &self.names.full(spec.channel.queue()));
-        if needs_ladder(spec) && !uncovered(vec![landing], &bound).is_empty() {
+        if needs_ladder(spec) && !bindings::uncovered(vec![landing], &bound).is_empty() {
             let (queue, lost) = (spec.channel.queue(), self.names.lost());
             let fault =
                 format!("the queue `{queue}` is not bound to the {DELAYS}, so delayed messages for it go to `{lost}`");
             findings.push(Finding { fault, cure: cure(), fatal: false });
+        }
+        for Binding { exchange, queue, pattern } in self.left_over(spec, &bound).await? {
+            let fault = format!(
+                "the queue `{queue}` is bound to the exchange `{exchange}` by the pattern `{pattern}`, which the filter does not \
+                 have; hostler removes the messages that it brings"
+            );
+            findings.push(Finding { fault, cure: "`hostler provision` unbinds it".to_owned(), fatal: false });
         }
         Ok(findings)
     }
@@ -103,17 +142,6 @@ pub(super) fn needs_ladder(spec: &ChannelSpec) -> bool {
     !spec.ordered
 }
 
-/// An exchange that a queue is bound to, and the pattern of the binding.
-type Bound = (String, String);
-
-/// Returns the bindings without which a queue may lack messages.
-fn uncovered(wanted: Vec<Binding>, bound: &[Bound]) -> Vec<Binding> {
-    let covers = |(exchange, pattern): &Bound, wanted: &Binding| {
-        *exchange == wanted.exchange && (*pattern == wanted.pattern || pattern == "#")
-    };
-    wanted.into_iter().filter(|wanted| !bound.iter().any(|bound| covers(bound, wanted))).collect()
-}
-
 #[async_trait]
 impl Provisioner for RabbitBroker {
     async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
@@ -155,11 +183,11 @@ impl Provisioner for RabbitBroker {
             }
             let Some(bound) = service.bound(spec).await? else { continue };
             let landing = topology::landing(&service.names, &service.names.full(spec.channel.queue()));
-            for binding in topology::bindings(&service.names, spec)?.into_iter().chain([landing]) {
-                let Binding { exchange, queue, pattern } = &binding;
-                if !bound.contains(&(exchange.clone(), pattern.clone())) {
-                    changes.push(Change::create(format!("binding of {queue} to {exchange} by {pattern}")));
-                }
+            let wanted = topology::bindings(&service.names, spec)?.into_iter().chain([landing]).collect();
+            let name = |Binding { exchange, queue, pattern }| format!("binding of {queue} to {exchange} by {pattern}");
+            changes.extend(bindings::missing(wanted, &bound).into_iter().map(name).map(Change::create));
+            for left in service.left_over(spec, &bound).await? {
+                changes.push(Change::update(name(left), "removed: the filter does not have it".to_owned()));
             }
         }
         changes.dedup();
@@ -174,6 +202,7 @@ impl Provisioner for RabbitBroker {
         let changes = self.plan(wanted).await?;
         for spec in wanted {
             self.0.declarer.establish(spec).await?;
+            self.0.unbind_left_over(spec).await?;
         }
         changes.iter().for_each(done);
         Ok(())
@@ -224,25 +253,5 @@ impl Provisioner for RabbitBroker {
                 .await
                 .map(drop),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_binding_is_missing_unless_the_queue_gets_its_messages() {
-        let binding = |pattern: &str| Binding {
-            exchange: "shop".to_owned(),
-            queue: "jobs".to_owned(),
-            pattern: pattern.to_owned(),
-        };
-        let bound = |exchange: &str, pattern: &str| vec![(exchange.to_owned(), pattern.to_owned())];
-        let wanted = || vec![binding("a"), binding("b.#")];
-        assert_eq!(uncovered(wanted(), &[]), wanted());
-        assert_eq!(uncovered(wanted(), &bound("shop", "a")), [binding("b.#")]);
-        assert_eq!(uncovered(wanted(), &bound("shop", "#")), []);
-        assert_eq!(uncovered(wanted(), &bound("other", "#")), wanted());
     }
 }

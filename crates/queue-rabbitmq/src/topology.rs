@@ -16,6 +16,9 @@ pub(super) const SERVER_LIMIT: u32 = 1000;
 /// Number of deliveries that the server never reaches, for queues from which no message may go.
 const UNLIMITED: i64 = i32::MAX as i64;
 
+/// The pattern that all routing keys match.
+pub(super) const EVERYTHING: &str = "#";
+
 /// A queue as hostler declares it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct QueueSpec {
@@ -96,7 +99,7 @@ pub(super) fn lost_arguments() -> FieldTable {
 
 /// Returns the binding of the queue for delayed messages that found no queue.
 pub(super) fn lost_binding(names: &Names) -> Binding {
-    Binding { exchange: names.lost(), queue: names.lost(), pattern: "#".to_owned() }
+    Binding { exchange: names.lost(), queue: names.lost(), pattern: EVERYTHING.to_owned() }
 }
 
 /// Returns the binding by which the delay ladder delivers to a queue.
@@ -125,7 +128,7 @@ pub(super) fn bindings(names: &Names, spec: &ChannelSpec) -> Result<Vec<Binding>
 
 /// Returns the topic patterns that let at least the messages of a filter pass.
 fn patterns(filter: &Filter) -> Vec<String> {
-    let everything = || vec!["#".to_owned()];
+    let everything = || vec![EVERYTHING.to_owned()];
     match filter {
         Filter::All | Filter::Exclude(_) => everything(),
         Filter::Exact(keys) => keys.clone(),
@@ -136,8 +139,8 @@ fn patterns(filter: &Filter) -> Vec<String> {
     }
 }
 
-/// Returns `true` if the bindings may let other messages pass than the filter. The driver then applies the filter. Bindings are
-/// only ever added, so those of an earlier filter stay.
+/// Returns `true` if the bindings may let other messages pass than the filter. The driver then applies the filter. The bindings of an
+/// earlier filter may still exist, as AMQP does not list them.
 pub(super) fn is_loose(filter: &Filter) -> bool {
     *filter != Filter::All
 }
