@@ -1,9 +1,20 @@
 //! Messages of producers that do not keep to what hostler sends.
 
-use super::{PATIENCE, WORK, world};
+use super::{PATIENCE, WORK, field, world};
 use crate::support::hostler::until;
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
+
+/// Size of a frame on which client and server agree: RabbitMQ's default.
+const FRAME_MAX: usize = 131_072;
+
+/// Bytes of the frame with the headers of [`large`] that are not the value.
+const AROUND: usize = 36;
+
+/// Properties with a header of this size, as Erlang terms.
+fn large(size: usize) -> String {
+    format!("{{headers, [{{<<\"big\">>, longstr, binary:copy(<<\"x\">>, {size})}}]}}, {{delivery_mode, 2}}")
+}
 
 /// Publishes a message with these properties, which are Erlang terms.
 fn publish(server: &RabbitMq, queue: &str, properties: &str, body: &str) {
@@ -36,5 +47,40 @@ fn messages_that_the_client_library_cannot_read_hinder_nobody() {
     until("they are dead letters", PATIENCE, || (world.depth("work").dead_lettered == 2).then_some(()));
     let peeked = world.output(&["peek", "work-dlq", "--json"]);
     assert!(peeked.code == 0 && peeked.stdout.contains("caf?"), "{peeked:?}");
+    assert_eq!(host.stop(), 0);
+}
+
+/// The server adds the count of deliveries to the headers, and sends the frame though it is then too large.
+#[test]
+fn headers_that_outgrow_a_frame_end_no_connection() {
+    let server = RabbitMq::shared();
+    let mut world = world(server, WORK);
+    let prefix = format!("{}-", unique("outgrow"));
+    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
+    let mut host = world.started();
+    let queue = format!("{prefix}work");
+    publish(server, &queue, &large(FRAME_MAX - AROUND), "x1");
+    let failed = host.settled(3);
+    assert_eq!(field(&failed, "attempt"), [1, 2, 3], "{failed:?}");
+    until("it is a dead letter", PATIENCE, || (world.depth("work").dead_lettered == 1).then_some(()));
+    // As if it had been dead-lettered from queue to queue before.
+    publish(server, &queue, &large(FRAME_MAX + 15 * 1024), "ack");
+    assert_eq!(host.settled(4)[3]["outcome"], "ack");
+    let is_lost = |line: &serde_json::Value| line["message"] == "lost the connection to RabbitMQ";
+    assert!(!host.lines().iter().any(is_lost), "{:?}", host.lines());
+    let peeked = world.output(&["peek", "work-dlq", "--json"]);
+    assert!(peeked.code == 0 && peeked.stdout.len() > FRAME_MAX - AROUND, "{}", peeked.stderr);
+    assert_eq!(host.stop(), 0);
+}
+
+/// The client library would reserve memory for frames of any size.
+#[test]
+fn a_server_without_a_limit_to_frames_takes_no_host_down() {
+    let server = RabbitMq::with("frame_max = 0\n");
+    let mut world = world(&server, WORK);
+    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", "open-".to_owned());
+    let mut host = world.started();
+    publish(&server, "open-work", &large(FRAME_MAX), "ack");
+    assert_eq!(host.settled(1)[0]["outcome"], "ack");
     assert_eq!(host.stop(), 0);
 }

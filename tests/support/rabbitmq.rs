@@ -46,6 +46,11 @@ impl RabbitMq {
         Self::launch([port, management, distribution, names], "").listening()
     }
 
+    /// Starts a server with further settings. Waits until it listens.
+    pub fn with(settings: &str) -> Self {
+        Self::launch(free_ports(), settings).listening()
+    }
+
     /// Starts a node with further settings.
     fn launch(ports: [u16; 4], settings: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::fault::queue_error;
 use super::frame::{self, FrameLimits};
-use super::{Options, repaired};
+use super::{Options, repaired, tuning};
 
 /// Delays before the connection is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
@@ -92,7 +92,7 @@ impl Endpoint {
     }
 
     /// Connects to the first node that accepts a connection. Tries the node `first` before the others. Returns its number too.
-    async fn connect(&self, role: &str, first: usize) -> Result<(Connection, usize), QueueError> {
+    async fn connect(&self, role: Role, first: usize) -> Result<(Connection, usize), QueueError> {
         let mut fault = None;
         for number in (first..first + self.nodes.len()).map(|number| number % self.nodes.len()) {
             match self.connect_to(&self.nodes[number], role).await {
@@ -105,10 +105,11 @@ impl Endpoint {
         Err(fault.unwrap_or_else(|| QueueError::Unavailable("there is no node to connect to".to_owned())))
     }
 
-    async fn connect_to(&self, node: &AMQPUri, role: &str) -> Result<Connection, QueueError> {
+    async fn connect_to(&self, node: &AMQPUri, role: Role) -> Result<Connection, QueueError> {
         let what = || format!("cannot connect to RabbitMQ at {}", address(std::slice::from_ref(node)));
-        let properties = ConnectionProperties::default().with_connection_name(format!("hostler {role}").into());
-        let connecting = repaired::connect(node.clone(), properties, self.tls.clone());
+        let properties =
+            ConnectionProperties::default().with_connection_name(format!("hostler {}", role.name()).into());
+        let connecting = repaired::connect(node.clone(), properties, self.tls.clone(), role.spare());
         let patience = PATIENCE / u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         match timeout(patience, connecting).await {
             Ok(connected) => connected.map_err(|error| queue_error(&what(), &error)),
@@ -172,18 +173,43 @@ enum State {
     Down(QueueError),
 }
 
+/// Purpose of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Everything but publishing.
+    Consuming,
+    Publishing,
+}
+
+impl Role {
+    /// Returns the name of the purpose, for logs and for the server's list of connections.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Consuming => "consuming",
+            Self::Publishing => "publishing",
+        }
+    }
+
+    /// Returns the number of bytes by which frames may exceed the limit that both sides agree on.
+    fn spare(self) -> u32 {
+        match self {
+            Self::Consuming => tuning::SPARE,
+            Self::Publishing => 0,
+        }
+    }
+}
+
 /// A connection for one purpose.
 pub(super) struct Line {
     endpoint: Arc<Endpoint>,
-    /// Purpose of the connection, for the server's list of connections.
-    role: &'static str,
+    role: Role,
     state: watch::Sender<State>,
     link: watch::Sender<Link>,
     keeper: Mutex<JoinSet<()>>,
 }
 
 impl Line {
-    pub(super) fn new(endpoint: Arc<Endpoint>, role: &'static str) -> Arc<Self> {
+    pub(super) fn new(endpoint: Arc<Endpoint>, role: Role) -> Arc<Self> {
         let (state, link) = (watch::Sender::new(State::New), watch::Sender::new(Link::Up));
         Arc::new(Self { endpoint, role, state, link, keeper: Mutex::default() })
     }
@@ -283,20 +309,20 @@ async fn open_channel(connection: &Connection, deadline: Instant) -> Result<Chan
 
 /// Connects, waits until the connection is lost, and connects again, forever. After a loss, the next node is the first to be
 /// tried.
-async fn keep(endpoint: &Endpoint, role: &str, state: &watch::Sender<State>, link: &watch::Sender<Link>) {
-    let (mut failures, mut first) = (0_u32, 0);
+async fn keep(endpoint: &Endpoint, role: Role, state: &watch::Sender<State>, link: &watch::Sender<Link>) {
+    let (mut failures, mut first, name) = (0_u32, 0, role.name());
     loop {
         failures = match endpoint.connect(role, first).await {
             Ok((connection, number)) => {
                 let server = address(&endpoint.nodes[number..=number]);
                 if failures > 0 {
-                    tracing::info!(role, server, "connected to RabbitMQ again");
+                    tracing::info!(role = name, server, "connected to RabbitMQ again");
                 }
                 let (connection, since) = (Arc::new(connection), Instant::now());
                 state.send_replace(State::Up(Arc::clone(&connection)));
                 link.send_replace(Link::Up);
                 let why = end(&connection, link).await;
-                tracing::warn!(role, server, error = why, "lost the connection to RabbitMQ");
+                tracing::warn!(role = name, server, error = why, "lost the connection to RabbitMQ");
                 let lost = format!("the connection to RabbitMQ at {server} is lost: {why}");
                 down(state, link, QueueError::Unavailable(lost));
                 first = number + 1;

@@ -204,7 +204,9 @@ impl Mail {
         let shortened = letter(&reason[..reason.floor_char_boundary(reason.len().saturating_sub(excess))]);
         let untold = self.copy(String::new(), queue.to_owned(), self.headers_without(&UNTOLD));
         let bare = || {
-            self.copy(String::new(), queue.to_owned(), self.headers_without(&[&UNTOLD[..], &[KEY, SENT_AT]].concat()))
+            let headers = self.headers_without(&[&UNTOLD[..], &[KEY, SENT_AT]].concat());
+            // An id that comes out of the content comes out of the copy's again.
+            self.copy_named(self.properties.message_id().clone(), String::new(), queue.to_owned(), headers)
         };
         let fits = |parcel: &Parcel| frame::size(&parcel.properties) <= most;
         [shortened, untold].into_iter().find(fits).unwrap_or_else(bare)
@@ -252,11 +254,16 @@ impl Mail {
 
     /// Returns a copy with the properties of the original, except those that the server would act on.
     fn copy(&self, exchange: String, key: String, headers: FieldTable) -> Parcel {
+        self.copy_named(Some(short(&self.message.id)), exchange, key, headers)
+    }
+
+    /// Same as [`Self::copy`], with this id.
+    fn copy_named(&self, id: Option<ShortString>, exchange: String, key: String, headers: FieldTable) -> Parcel {
         let old = &self.properties;
-        let mut new = BasicProperties::default()
-            .with_message_id(short(&self.message.id))
-            .with_delivery_mode(PERSISTENT)
-            .with_headers(headers);
+        let mut new = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
+        if let Some(id) = id {
+            new = new.with_message_id(id);
+        }
         let texts: [(_, headers::Set); 7] = [
             (old.content_type(), BasicProperties::with_content_type),
             (old.content_encoding(), BasicProperties::with_content_encoding),

@@ -14,6 +14,7 @@
 //! | `uncounted` | deliveries that are no attempts | none |
 //! | `links` | the worse state of two connections | none |
 //! | `screen` | frames that the client library could not read | none |
+//! | `tuning` | frames that are larger than the server's limit | none |
 //! | `fault` | errors of the client, by what the caller does next | none |
 //! | `repaired` | the way of all frames, through `screen` | server |
 //! | `connection` | connections, and their return after a loss | server |
@@ -27,8 +28,8 @@
 //! | `management` | what AMQP does not tell | the management API |
 //! | `wire` | messages out of AMQP's bytes, for the fuzz target | none |
 
-mod confirms;
 mod bindings;
+mod confirms;
 mod connection;
 mod declare;
 mod drift;
@@ -49,6 +50,7 @@ mod repaired;
 mod screen;
 mod send;
 mod topology;
+mod tuning;
 mod unacked;
 mod uncounted;
 pub mod wire;
@@ -64,7 +66,7 @@ use hostler_types::message::Outgoing;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use connection::{Endpoint, Line};
+use connection::{Endpoint, Line, Role};
 use declare::Declarer;
 use drift::Drift;
 use links::Links;
@@ -232,7 +234,7 @@ impl RabbitBroker {
     pub async fn connect(options: Options) -> Result<Self, QueueError> {
         let endpoint = Arc::new(Endpoint::new(&options)?);
         let (publishing, consuming) =
-            (Line::new(Arc::clone(&endpoint), "publishing"), Line::new(Arc::clone(&endpoint), "consuming"));
+            (Line::new(Arc::clone(&endpoint), Role::Publishing), Line::new(Arc::clone(&endpoint), Role::Consuming));
         let names = Names::new(&options.prefix, options.ladder_prefix.as_ref().unwrap_or(&options.prefix));
         let management = options.management_url.as_ref();
         let management = management.map(|url| Management::new(url, endpoint.account(), &options)).transpose()?;
@@ -309,9 +311,9 @@ impl Broker for RabbitBroker {
                 }
                 tracing::warn!("{}", drift.finding());
             }
+            service.tidy_bindings(spec).await;
         } else {
             service.open_existing(spec).await?;
-            service.tidy_bindings(spec).await;
             if provision::needs_ladder(spec) {
                 service.land(&service.names.full(spec.channel.queue())).await?;
             }

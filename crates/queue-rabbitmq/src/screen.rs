@@ -4,9 +4,11 @@
 //! over a short string that is not UTF-8, and the server then delivers the message again. It also parses values in values by
 //! recursion, so that the headers of one message can exceed the stack of its thread, which ends the process. So a byte that is
 //! not UTF-8 becomes a question mark, and an array or a table at a great depth becomes a byte array with the same content. Both
-//! have the same length as before.
+//! have the same length as before. The server's limit to the size of frames is raised on the way: see `tuning`.
 
 use std::io;
+
+use super::tuning;
 
 /// Size of the buffer. It grows for a longer frame.
 const ROOM: usize = 64 * 1024;
@@ -26,6 +28,9 @@ const HEADER: u8 = 2;
 
 /// Type of a byte array.
 const BYTES: u8 = b'x';
+
+/// The method by which the server says how large frames may be, with its class.
+const TUNE: (usize, usize) = (10, 30);
 
 /// Methods whose texts others than hostler choose, each with its class.
 const CONNECTION_CLOSE: (usize, usize) = (10, 50);
@@ -48,11 +53,14 @@ pub(super) struct Screen {
     passing: usize,
     /// Number of repairs.
     repairs: usize,
+    /// Bytes by which the server's limit to the size of frames is raised.
+    spare: u32,
 }
 
 impl Screen {
-    pub(super) fn new() -> Self {
-        Self { bytes: vec![0; ROOM], taken: 0, ready: 0, filled: 0, passing: 0, repairs: 0 }
+    /// `spare`: bytes by which the server's limit to the size of frames is raised.
+    pub(super) fn new(spare: u32) -> Self {
+        Self { bytes: vec![0; ROOM], taken: 0, ready: 0, filled: 0, passing: 0, repairs: 0, spare }
     }
 
     /// Moves bytes to `target`. Returns their number.
@@ -108,7 +116,7 @@ impl Screen {
             let Some(frame) = rest.get_mut(..whole) else { break };
             let mut content = Content { bytes: &mut frame[HEAD..HEAD + length], at: 0, repairs: 0 };
             // The client library has its own error for a frame in another form.
-            let _ = if kind == METHOD { content.method() } else { content.header() };
+            let _ = if kind == METHOD { content.method(self.spare) } else { content.header() };
             self.repairs += content.repairs;
             self.ready += whole;
         }
@@ -134,9 +142,13 @@ impl Content<'_> {
         Some(self.skip(size)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
     }
 
-    /// Repairs the texts of a method.
-    fn method(&mut self) -> Option<()> {
+    /// Repairs the texts of a method, or raises the limit that it contains.
+    fn method(&mut self, spare: u32) -> Option<()> {
         match (self.number(2)?, self.number(2)?) {
+            TUNE => {
+                tuning::raise(self.bytes, spare);
+                Some(())
+            }
             CONNECTION_CLOSE | CHANNEL_CLOSE => {
                 self.skip(2)?;
                 self.text()

@@ -155,6 +155,19 @@ fn a_dead_letter_has_as_much_of_its_story_as_there_is_room_for() {
     assert!(bare < frame::size(&mail.properties), "it came in a frame");
 }
 
+/// Its frame may be as large as the server takes.
+#[test]
+fn a_dead_letter_without_room_is_no_larger_than_the_original() {
+    let mut headers = FieldTable::default();
+    headers.insert("big".into(), text(&"x".repeat(5000)));
+    let properties = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
+    let most = frame::size(&properties);
+    let mail = delivered("shop", "EU.order", properties, b"x");
+    let parcel = mail.dead_letter_within(most, "jobs-dlq", "why", "jobs", 3);
+    assert_eq!(frame::size(&parcel.properties), most);
+    assert_eq!(redelivered(parcel).message.id, mail.message.id);
+}
+
 #[test]
 fn the_server_acts_on_nothing_in_a_copy() {
     let mut headers = FieldTable::default();

@@ -27,7 +27,7 @@ fn deep(arrays: usize) -> Vec<u8> {
 
 /// Sends bytes through, so many at a time. Returns what comes out, and the number of repairs.
 fn sent(bytes: &[u8], at_a_time: usize) -> (Vec<u8>, usize) {
-    let (mut screen, mut out, mut repairs) = (Screen::new(), Vec::new(), 0);
+    let (mut screen, mut out, mut repairs) = (Screen::new(100), Vec::new(), 0);
     for part in bytes.chunks(at_a_time) {
         let mut part = part;
         while !part.is_empty() {
@@ -54,7 +54,9 @@ fn text_that_is_not_utf8_gets_question_marks_wherever_producers_can_put_it() {
     let got = |key: &[u8]| [&[0_u8, 60, 0, 71][..], &[0; 9], &short(b"e"), &short(key), &[0; 4]].concat();
     let returned = |key: &[u8]| [&[0_u8, 60, 0, 50, 1, 2][..], &short(b"NO_ROUTE"), &short(b"e"), &short(key)].concat();
     let closed = |why: &[u8]| [&[0_u8, 20, 0, 40, 1, 2][..], &short(why), &[0; 4]].concat();
+    let tuned = |limit: u32| [&[0_u8, 10, 0, 30, 7, 255][..], &limit.to_be_bytes(), &[0, 60]].concat();
     let cases = [
+        (METHOD, tuned(131_072), tuned(131_172), 0),
         (HEADER, header(&named, b"caf\xe9"), header(&repaired, b"caf?"), 2),
         (HEADER, header(&deep(DEEPEST - 1), "café".as_bytes()), header(&deep(DEEPEST - 1), "café".as_bytes()), 0),
         (METHOD, deliver(b"\xe9t\xe9"), deliver(b"?t?"), 1),
@@ -103,7 +105,7 @@ fn a_frame_in_another_form_is_passed_on_and_a_huge_one_refused() {
     for bytes in [frame(METHOD, &[]), frame(HEADER, &[0; 3]), cut, b"AMQP\x00\x00\x09\x01".to_vec()] {
         assert_eq!(sent(&bytes, 4096), (bytes, 0));
     }
-    let mut screen = Screen::new();
+    let mut screen = Screen::new(100);
     screen.room()[..HEAD].copy_from_slice(&[HEADER, 0, 1, 0xff, 0, 0, 0]);
     assert!(screen.fill(HEAD).is_err());
 }
