@@ -235,6 +235,7 @@ macro_rules! ability {
                 leases_survive_a_rest
                 receive_ends_a_rest
                 stopped_receive_ends_no_rest
+                receive_of_one_after_a_rest_takes_no_others
             ]
         }
     };

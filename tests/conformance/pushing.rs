@@ -66,3 +66,22 @@ pub async fn stopped_receive_ends_no_rest<H: Harness>(harness: &H) {
     assert_eq!(gather(&rival, 1).await.len(), 1, "it was not sent to the first again");
     drop(leased);
 }
+
+/// For example the probe of a circuit breaker. Messages that came along would have to go back, which a service may count.
+pub async fn receive_of_one_after_a_rest_takes_no_others<H: Harness>(harness: &H) {
+    let (broker, other) = (harness.broker().await, harness.broker().await);
+    let spec = ChannelSpec { window: 10, ..spec("jobs") };
+    let (queue, rival) = (broker.open(&spec).await.unwrap(), other.open(&spec).await.unwrap());
+    queue.rest().await;
+    send(&broker, "jobs", (0..10).map(|number| text(&number.to_string())).collect()).await;
+    let probe = next(&queue, LONG).await;
+    let others = gather(&rival, 9).await;
+    assert!(others.iter().all(|one| one.attempt == 1), "they were sent to one receiver only: {others:?}");
+    for one in others {
+        settle(&rival, Settlement::Ack(one.receipt)).await;
+    }
+    rival.rest().await;
+    send(&broker, "jobs", vec![text("a"), text("b")]).await;
+    assert_eq!(gather(&queue, 2).await.len(), 2, "the first receive was the only one that takes no others");
+    settle(&queue, Settlement::Ack(probe.receipt)).await;
+}

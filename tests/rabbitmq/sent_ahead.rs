@@ -39,6 +39,34 @@ async fn returns_by_many_hosts_wear_no_message_out() {
     assert_eq!(last.depths(&[jobs()]).await.unwrap()[0].dead_lettered, 0);
 }
 
+/// A breaker that opens again and again has a probe each time. RabbitMQ 3.10 would count a delivery of all that came along.
+#[tokio::test]
+async fn probes_cost_the_messages_behind_them_no_deliveries() {
+    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
+    for ordered in [false, true] {
+        let prefix = format!("{}-", unique("probes"));
+        let (one, other) = (broker(server, &prefix).await, broker(server, &prefix).await);
+        let spec = ChannelSpec { window: 16, ..spec(ordered) };
+        let (queue, second) = (one.open(&spec).await.unwrap(), other.open(&spec).await.unwrap());
+        send(&one, 10, Some("g").filter(|_| ordered)).await;
+        for _ in 0..6 {
+            queue.rest().await;
+            let probe = next(&queue).await;
+            queue.rest().await;
+            queue_back(&queue, vec![probe]).await;
+        }
+        let mut attempts = Vec::new();
+        for n in 0..10 {
+            let delivery = next(&second).await;
+            assert!(!ordered || body(&delivery) == n, "{n}: {}", body(&delivery));
+            attempts.push(delivery.attempt);
+            ack(&second, delivery).await;
+        }
+        attempts.sort_unstable();
+        assert_eq!(attempts[..9], [1; 9], "only the probe came before: {ordered}");
+    }
+}
+
 #[tokio::test]
 async fn attempts_that_end_without_a_delay_count_for_all_hosts() {
     let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();

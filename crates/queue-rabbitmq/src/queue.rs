@@ -8,6 +8,7 @@ mod triage;
 mod turn;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -82,13 +83,13 @@ impl RabbitQueue {
 
     /// Makes sure that messages come. Returns `false` if `stop` was cancelled, or if another host still receives from the
     /// ordered queue at `deadline`.
-    async fn listen(&self, deadline: Instant, stop: &CancellationToken) -> Result<bool, QueueError> {
+    async fn listen(&self, max: usize, deadline: Instant, stop: &CancellationToken) -> Result<bool, QueueError> {
         if self.feed.try_lock().is_ok_and(|feed| feed.as_ref().is_some_and(Feed::is_receiving)) {
             return Ok(true);
         }
         // A task, so that a stop ends only the wait. A consumer that was left half begun would get messages that nobody takes.
         let (queue, stopped) = (self.clone(), stop.clone());
-        let opening = tokio::spawn(async move { queue.open(deadline, &stopped).await });
+        let opening = tokio::spawn(async move { queue.open(max, deadline, &stopped).await });
         tokio::select! {
             opened = opening => opened.unwrap_or_else(|error| Err(QueueError::Unavailable(error.to_string()))),
             () = stop.cancelled() => Ok(false),
@@ -96,7 +97,7 @@ impl RabbitQueue {
     }
 
     /// Opens a channel if there is none, and ends its rest. Begins nothing after `stop` was cancelled, because a rest may follow.
-    async fn open(&self, deadline: Instant, stop: &CancellationToken) -> Result<bool, QueueError> {
+    async fn open(&self, max: usize, deadline: Instant, stop: &CancellationToken) -> Result<bool, QueueError> {
         loop {
             let mut feed = self.feed.lock().await;
             if stop.is_cancelled() {
@@ -104,12 +105,12 @@ impl RabbitQueue {
             }
             bury(&mut feed);
             if let Some(open) = &mut *feed {
-                let resumed = open.resume().await;
+                let resumed = open.resume(self.shared.window(max)).await;
                 bury(&mut feed);
                 return resumed.map(|()| true);
             }
             if !self.shared.source.ordered || self.takes_turn(deadline, stop).await? {
-                let opened = self.open_feed(deadline, stop).await;
+                let opened = self.open_feed(max, deadline, stop).await;
                 if let Ok(Some(open)) = opened {
                     *feed = Some(open);
                     return Ok(true);
@@ -136,12 +137,17 @@ impl RabbitQueue {
     }
 
     /// Begins to receive. `None`: `stop` was cancelled.
-    async fn open_feed(&self, deadline: Instant, stop: &CancellationToken) -> Result<Option<Feed>, QueueError> {
+    async fn open_feed(
+        &self,
+        max: usize,
+        deadline: Instant,
+        stop: &CancellationToken,
+    ) -> Result<Option<Feed>, QueueError> {
         let (channel, probe) = tokio::select! {
             channels = self.shared.service.consuming.two_channels(deadline) => channels?,
             () = stop.cancelled() => return Ok(None),
         };
-        Feed::open(&self.shared, channel, probe).await.map(Some)
+        Feed::open(&self.shared, channel, probe, self.shared.window(max)).await.map(Some)
     }
 
     /// Waits for messages that the server has and that are on their way, at most for a short time. Fails if the channel does
@@ -178,15 +184,17 @@ impl RabbitQueue {
         deliveries
     }
 
-    /// Lets the server send more messages of an ordered queue if all in hand wait for their groups.
-    async fn widen(&self) -> Result<(), QueueError> {
-        if !self.shared.source.ordered {
+    /// Lets the server send more messages ahead if a receive of `max` messages needs them.
+    async fn widen(&self, max: usize) -> Result<(), QueueError> {
+        if !self.shared.source.ordered && !self.shared.is_narrow.load(Ordering::SeqCst) {
             return Ok(());
         }
-        match &mut *self.feed.lock().await {
-            Some(feed) => feed.widen().await,
-            None => Ok(()),
+        let mut feed = self.feed.lock().await;
+        let Some(feed) = &mut *feed else { return Ok(()) };
+        if feed.widen(max).await? {
+            self.shared.is_narrow.store(false, Ordering::SeqCst);
         }
+        Ok(())
     }
 
     /// Closes the channel of an ordered queue that rests, once nothing of it is in hand. The server then has all messages at
@@ -235,7 +243,7 @@ impl Queue for RabbitQueue {
         }
         let deadline = Instant::now() + request.wait.min(LIMITS.max_wait);
         let max = request.max.clamp(1, LIMITS.receive_batch);
-        if !self.listen(deadline, stop).await? {
+        if !self.listen(max, deadline, stop).await? {
             return Ok(Vec::new());
         }
         if request.wait.is_zero() {
@@ -252,7 +260,7 @@ impl Queue for RabbitQueue {
             if self.shared.lock().ended.is_some() {
                 return Err(self.shared.ended());
             }
-            self.widen().await?;
+            self.widen(max).await?;
             if Instant::now() >= deadline {
                 self.catch_up().await?;
                 return Ok(self.take(max, request.lease));
@@ -282,6 +290,7 @@ impl Queue for RabbitQueue {
 
     async fn rest(&self) {
         let mut feed = self.feed.lock().await;
+        self.shared.is_narrow.store(true, Ordering::SeqCst);
         let given_back = match &mut *feed {
             Some(feed) => feed.rest().await,
             None => Vec::new(),

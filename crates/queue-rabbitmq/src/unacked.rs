@@ -430,6 +430,14 @@ impl Unacked {
         self.entries.range(tag..).count()
     }
 
+    /// Returns the number of messages from this tag on that may stay here for long: those that are in hand or held.
+    pub(super) fn busy_from(&self, tag: u64) -> usize {
+        let is_busy = |(tag, entry): &(&u64, &Entry)| {
+            !self.ready.contains(*tag) && !matches!(entry.stage, Stage::Settling { lease: None })
+        };
+        self.entries.range(tag..).filter(is_busy).count()
+    }
+
     /// Returns a tag that is greater than those of all messages.
     pub(super) fn next_tag(&self) -> u64 {
         self.entries.last_key_value().map_or(0, |(tag, _)| tag + 1)

@@ -105,8 +105,9 @@ pub trait Queue: Send + Sync + 'static {
     /// A driver whose service sends messages ahead ([`ChannelSpec::window`](crate::ChannelSpec::window)) gives back the
     /// messages that no receive has returned. Other receivers can then have them. Leases stay valid. The next receive ends
     /// the rest, so neither it nor another call of this method may begin before this call has ended. There is one exception:
-    /// a receive whose `stop` is already cancelled ends no rest, and may begin at any time. The default does nothing, for
-    /// services that send only what a receive asks for.
+    /// a receive whose `stop` is already cancelled ends no rest, and may begin at any time. A receive of one message after a
+    /// rest, such as a breaker's probe, brings no others along: they would have to go back at the next rest, which a service
+    /// may count as a delivery. The default does nothing, for services that send only what a receive asks for.
     async fn rest(&self) {}
 
     /// Waits until the service takes leases away before their ends, and returns these leases. For example, RabbitMQ takes

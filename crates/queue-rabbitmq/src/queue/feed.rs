@@ -54,6 +54,8 @@ struct Inflow {
     consumer: Consumer,
     /// Smallest tag of its messages.
     from: u64,
+    /// Number of messages that the server may send it ahead.
+    window: u16,
     pump: JoinSet<()>,
     /// Tells whether the pump works.
     pumping: AbortHandle,
@@ -66,14 +68,21 @@ pub(super) struct Glance {
     /// The consumer, and whether its pump works.
     consumer: Option<(Consumer, AbortHandle)>,
     from: u64,
+    window: u16,
 }
 
 impl Feed {
-    /// Begins to receive through a channel. `probe`: another channel of its connection, on which nothing else is asked.
+    /// Begins to receive through a channel. `probe`: another channel of its connection, on which nothing else is asked. `window`:
+    /// number of messages that the server may send ahead.
     ///
     /// # Errors
     /// The queue is missing or refused, or the server does not answer. The channel has ended.
-    pub(super) async fn open(shared: &Arc<Shared>, channel: Channel, probe: Channel) -> Result<Self, QueueError> {
+    pub(super) async fn open(
+        shared: &Arc<Shared>,
+        channel: Channel,
+        probe: Channel,
+        window: u16,
+    ) -> Result<Self, QueueError> {
         let acks = shared.open(channel);
         let mut watches = JoinSet::new();
         let watching = [
@@ -83,22 +92,22 @@ impl Feed {
         let (shared, stopping, is_late) = (Arc::clone(shared), JoinSet::new(), Arc::default());
         let mut feed =
             Self { shared, acks, inflow: None, stopping, is_late, rests: false, _watches: watches, watching };
-        feed.resume().await?;
+        feed.resume(window).await?;
         Ok(feed)
     }
 
-    /// Asks the server for messages.
-    async fn begin(&mut self) -> Result<(), QueueError> {
+    /// Asks the server for messages, and for at most `window` ahead.
+    async fn begin(&mut self, window: u16) -> Result<(), QueueError> {
         let (channel, number) = (&self.acks.channel, self.acks.number);
         let queue = self.shared.source.queue.as_str();
         let failed = |error: lapin::Error| cannot_receive(queue, &error);
-        answer(channel.basic_qos(self.shared.source.window, BasicQosOptions::default()), failed).await?;
+        answer(channel.basic_qos(window, BasicQosOptions::default()), failed).await?;
         let (tag, options, arguments) = ("".into(), BasicConsumeOptions::default(), FieldTable::default());
         let from = self.shared.lock().unacked.next_tag();
         let consumer = answer(channel.basic_consume(queue.into(), tag, options, arguments), failed).await?;
         let mut pump = JoinSet::new();
         let pumping = pump.spawn(run_pump(Arc::clone(&self.shared), consumer.clone(), number));
-        self.inflow = Some(Inflow { consumer, from, pump, pumping });
+        self.inflow = Some(Inflow { consumer, from, window, pump, pumping });
         Ok(())
     }
 
@@ -129,12 +138,12 @@ impl Feed {
     }
 
     /// Asks the server for messages, after the last consumer has ended.
-    async fn restart(&mut self) -> Result<(), QueueError> {
+    async fn restart(&mut self, window: u16) -> Result<(), QueueError> {
         let stopped = self.stop().await;
         if !self.checked(stopped)? {
             return Err(no_answer());
         }
-        let begun = self.begin().await;
+        let begun = self.begin(window).await;
         self.checked(begun)
     }
 
@@ -167,14 +176,14 @@ impl Feed {
         self.rests
     }
 
-    /// Ends the rest.
+    /// Ends the rest. `window`: number of messages that the server may send ahead from now on.
     ///
     /// # Errors
     /// The queue is missing or refused, or the server does not answer. Except in the last case, the channel has ended.
-    pub(super) async fn resume(&mut self) -> Result<(), QueueError> {
+    pub(super) async fn resume(&mut self, window: u16) -> Result<(), QueueError> {
         self.rests = false;
         self.is_late.store(false, Ordering::SeqCst);
-        if self.inflow.is_some() { Ok(()) } else { self.restart().await }
+        if self.inflow.is_some() { Ok(()) } else { self.restart(window).await }
     }
 
     /// Receives nothing more until [`Self::resume`]. Returns the messages that are not handed out, and must now be given back.
@@ -200,28 +209,39 @@ impl Feed {
         self.shared.change(Unacked::rest)
     }
 
-    /// Lets the server send more messages of an ordered queue, if all that it may send ahead are here and wait for the heads of
-    /// their groups. Otherwise a group whose head is held would hold up all groups behind it.
+    /// Lets the server send more messages ahead, if the consumer has no room for the `max` that are asked for, or if its messages are
+    /// of an ordered queue and all wait for the heads of their groups. Otherwise a group whose head is held would hold up all groups
+    /// behind it. Returns `true` if the server may now send as many ahead as the queue's window has.
     ///
     /// # Errors
     /// As [`Self::resume`].
-    pub(super) async fn widen(&mut self) -> Result<(), QueueError> {
-        let Some(from) = self.inflow.as_ref().map(|inflow| inflow.from) else { return Ok(()) };
-        if !self.shared.lock().unacked.is_stuck(from, self.shared.source.window.into()) {
-            return Ok(());
+    pub(super) async fn widen(&mut self, max: usize) -> Result<bool, QueueError> {
+        let (source, Some(inflow)) = (&self.shared.source, &self.inflow) else { return Ok(false) };
+        let is_narrow = inflow.window < source.window;
+        let (is_short, is_stuck) = {
+            let state = self.shared.lock();
+            let is_short = is_narrow && state.unacked.busy_from(inflow.from) + max > inflow.window.into();
+            (is_short, source.ordered && state.unacked.is_stuck(inflow.from, inflow.window.into()))
+        };
+        if is_stuck {
+            tracing::debug!(queue = source.queue, "all messages in hand wait for their groups");
         }
-        tracing::debug!(queue = self.shared.source.queue, "all messages in hand wait for their groups");
-        // The prefetch of a consumer cannot be changed. What it has stays here when it is cancelled.
-        self.restart().await
+        if is_short || is_stuck {
+            let window = source.window;
+            // The prefetch of a consumer cannot be changed. What it has stays here when it is cancelled.
+            self.restart(window).await?;
+            return Ok(true);
+        }
+        Ok(!is_narrow)
     }
 
     /// Returns the means to learn what the server has.
     pub(super) fn glance(&self) -> Glance {
-        let (consumer, from) = match &self.inflow {
-            Some(inflow) => (Some((inflow.consumer.clone(), inflow.pumping.clone())), inflow.from),
-            None => (None, 0),
+        let (consumer, from, window) = match &self.inflow {
+            Some(inflow) => (Some((inflow.consumer.clone(), inflow.pumping.clone())), inflow.from, inflow.window),
+            None => (None, 0, self.shared.source.window),
         };
-        Glance { shared: Arc::clone(&self.shared), acks: self.acks.clone(), consumer, from }
+        Glance { shared: Arc::clone(&self.shared), acks: self.acks.clone(), consumer, from, window }
     }
 
     /// Closes the channel. The server takes back its messages.
@@ -253,7 +273,7 @@ impl Glance {
             }
         }
         let state = self.shared.lock();
-        let is_full = state.unacked.len_from(self.from) >= usize::from(self.shared.source.window);
+        let is_full = state.unacked.len_from(self.from) >= usize::from(self.window);
         Ok(state.unacked.expects_returns() || (answered.message_count() > 0 && !is_full))
     }
 }

@@ -1,6 +1,6 @@
 //! State that a queue shares with its tasks: the messages of the current channel, the way to settle them, and the leases that were lost.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hostler_queue::{LeaseHandle, QueueError};
@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     pub(super) sooner: Notify,
     /// Notified when leases were lost.
     lost: Notify,
+    /// Set from a rest until the server may send as many messages ahead as the window has.
+    pub(super) is_narrow: AtomicBool,
     /// Set while this host may have the turn to receive from the ordered queue.
     pub(super) has_turn: AtomicBool,
 }
@@ -79,7 +81,15 @@ impl Shared {
         let unacked = if source.channel.of_dead_letters().is_some() { unacked.ignore_count() } else { unacked };
         let state = SharedState { unacked, acks: None, taken_back: Vec::new(), ended: None };
         let (changed, sooner, lost) = (Notify::new(), Notify::new(), Notify::new());
-        Self { service, source, state: Mutex::new(state), changed, sooner, lost, has_turn: AtomicBool::new(false) }
+        let (is_narrow, has_turn) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { service, source, state: Mutex::new(state), changed, sooner, lost, is_narrow, has_turn }
+    }
+
+    /// Returns the number of messages that the server may send ahead for a receive of `max` messages. After a rest, a receive of one
+    /// message is often a breaker's probe: it brings no others along, as each that goes back counts as a delivery before 4.3.
+    pub(super) fn window(&self, max: usize) -> u16 {
+        let is_alone = max == 1 && self.is_narrow.load(Ordering::SeqCst);
+        if is_alone { 1 } else { self.source.window }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, SharedState> {

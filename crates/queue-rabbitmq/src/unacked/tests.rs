@@ -312,6 +312,17 @@ fn a_window_takes_no_more_once_its_bodies_are_large() {
 }
 
 #[test]
+fn only_messages_that_may_stay_take_room_from_a_receive() {
+    let (mut unacked, now) = window(false, &["a", "b", "c"]);
+    assert_eq!(unacked.busy_from(0), 0, "a receive can have all of them");
+    unacked.lease(1, now + LEASE);
+    unacked.set_aside(2);
+    assert_eq!((unacked.busy_from(0), unacked.busy_from(2)), (1, 0));
+    unacked.failed(key(2), now);
+    assert_eq!(unacked.busy_from(2), 1, "it is held for a while");
+}
+
+#[test]
 fn a_copy_that_comes_is_no_longer_expected() {
     let (mut unacked, now) = window(false, &["a"]);
     unacked.expect_returns(1);
