@@ -1,10 +1,10 @@
 //! Dead letters in the forms that commands print: text for users, and JSON for programs.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::shown::{Whole, age, page, size};
+use super::shown::{Whole, age_line, known_age, page, size};
 use super::table;
 use hostler_queue::{ATTEMPTS_ATTRIBUTE, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE};
 use hostler_types::Timestamp;
@@ -71,7 +71,7 @@ impl DeadLetter {
     }
 
     fn age(&self) -> String {
-        age(Duration::from_secs(self.age_seconds)).to_string()
+        known_age(self.age_seconds, self.enqueued_at).unwrap_or_else(unknown)
     }
 
     /// Formats the dead letter as human-readable text, with one line for each known field.
@@ -82,7 +82,7 @@ impl DeadLetter {
             ("reason", Some(self.reason.as_deref().map_or_else(unknown, on_one_line))),
             ("source", Some(self.source.as_deref().map_or_else(unknown, on_one_line))),
             ("attempts", Some(self.attempts.map_or_else(unknown, |count| count.to_string()))),
-            ("age", Some(format!("{} (enqueued at {})", self.age(), self.enqueued_at))),
+            ("age", Some(age_line(self.age_seconds, self.enqueued_at))),
             ("original id", self.original_id.clone()),
             ("group", self.group.as_deref().map(on_one_line)),
             ("routing key", self.routing_key.as_deref().map(on_one_line)),
@@ -125,8 +125,13 @@ pub(super) fn table(letters: &[DeadLetter]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
 
     use super::*;
+
+    fn sent() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(60)
+    }
 
     fn message() -> Message {
         let text = |text: &str| AttributeValue::Text(text.to_owned());
@@ -138,12 +143,13 @@ mod tests {
                 ("tenant".to_owned(), AttributeValue::Binary(vec![0, 255])),
             ]
             .into(),
+            enqueued_at: sent(),
             ..Message::new("7", "{}\n")
         }
     }
 
     fn letter() -> DeadLetter {
-        DeadLetter::of(&message(), SystemTime::UNIX_EPOCH + Duration::from_millis(90_900)).in_whole(&message())
+        DeadLetter::of(&message(), sent() + Duration::from_millis(90_900)).in_whole(&message())
     }
 
     #[test]

@@ -108,10 +108,9 @@ impl Shown {
 
     /// Formats the message as human-readable text, with one line for each known field.
     pub(super) fn page(&self) -> String {
-        let age = age(Duration::from_secs(self.age_seconds));
         let mut lines = vec![
             ("id", Some(on_one_line(&self.id))),
-            ("age", Some(format!("{age} (enqueued at {})", self.enqueued_at))),
+            ("age", Some(age_line(self.age_seconds, self.enqueued_at))),
             ("group", self.group.as_deref().map(on_one_line)),
             ("routing key", self.routing_key.as_deref().map(on_one_line)),
             ("size", self.size_bytes.map(|size| format!("{size} bytes"))),
@@ -147,6 +146,20 @@ pub(super) fn page(lines: Vec<Line>) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// Formats an age and the time from which it counts.
+pub(super) fn age_line(seconds: u64, enqueued_at: Timestamp) -> String {
+    match known_age(seconds, enqueued_at) {
+        Some(age) => format!("{age} (enqueued at {enqueued_at})"),
+        None => "unknown (its producer gave no time)".to_owned(),
+    }
+}
+
+/// Formats an age. `None`: it is not known, as the time from which it counts is zero.
+pub(super) fn known_age(seconds: u64, enqueued_at: Timestamp) -> Option<String> {
+    let is_known = enqueued_at != Timestamp::from(SystemTime::UNIX_EPOCH);
+    is_known.then(|| age(Duration::from_secs(seconds)).to_string())
+}
+
 /// Formats an age as human-readable text, in whole seconds.
 pub(super) fn age(age: Duration) -> humantime::FormattedDuration {
     humantime::format_duration(Duration::from_secs(age.as_secs()))
@@ -158,24 +171,30 @@ mod tests {
 
     use super::*;
 
+    fn sent() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(60)
+    }
+
     fn shown() -> Shown {
         let attributes = [
             ("a\u{1b}[2J".to_owned(), AttributeValue::Text("x\nbody          forged".to_owned())),
             ("raw".to_owned(), AttributeValue::Binary(vec![0, 255])),
         ];
-        let message = Message { attributes: attributes.into(), ..Message::new("7", vec![0xff, 0x1b]) };
-        Shown::of(&message, None, SystemTime::UNIX_EPOCH + Duration::from_millis(90_900))
+        let message =
+            Message { attributes: attributes.into(), enqueued_at: sent(), ..Message::new("7", vec![0xff, 0x1b]) };
+        Shown::of(&message, None, sent() + Duration::from_millis(90_900))
     }
 
     #[test]
     fn a_page_has_a_line_for_each_thing_whatever_the_message_says() {
         let expected = "id            7\n\
-                        age           1m 30s (enqueued at 1970-01-01T00:00:00.000000Z)\n\
+                        age           1m 30s (enqueued at 1970-01-01T00:01:00.000000Z)\n\
                         size          2 bytes\n\
                         attribute     a\\u{1b}[2J = x\\nbody          forged\n\
                         attribute     raw = base64 AP8=\n\
                         body          base64 /xs=";
         assert_eq!(shown().page(), expected);
+        assert_eq!(known_age(90, SystemTime::UNIX_EPOCH.into()), None);
     }
 
     #[test]

@@ -146,7 +146,8 @@ fn alarms_tell_of_queues_beyond_their_thresholds() {
 
 #[test]
 fn check_warns_of_a_processing_timeout_that_the_server_does_not_wait_for() {
-    let warning = "hostler: warning: consumers.work: a message may be held for 45m, but RabbitMQ takes it back after 30m";
+    let warning =
+        "hostler: warning: consumers.work: a message may be held for 45m, but RabbitMQ takes it back after 30m";
     let long = WORK.replace("'30s'", "'45m'").replace("'60s'", "'46m'");
     let late = WORK.replace("delay = '1s'", "delay = '45m', max_delay = '45m'");
     // Where the order does not count, a message that waits is on the server.

@@ -50,6 +50,27 @@ fn messages_that_the_client_library_cannot_read_hinder_nobody() {
     assert_eq!(host.stop(), 0);
 }
 
+/// Commands leave out what was sent after they began. A producer need not give the time.
+#[test]
+fn messages_without_a_time_are_shown_and_moved() {
+    let server = RabbitMq::shared();
+    let mut world = world(server, WORK);
+    let prefix = format!("{}-", unique("undated"));
+    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
+    world.provision();
+    publish(server, &format!("{prefix}work-dlq"), "{delivery_mode, 2}", "ack");
+    for (args, shown) in [(["peek", "work-dlq"].as_slice(), "unknown (its producer"), (&["dlq", "ls", "work"], "amqp-")]
+    {
+        let said = world.output(args);
+        assert!(said.code == 0 && said.stdout.contains(shown), "{said:?}");
+    }
+    let said = world.output(&["requeue", "--from", "work-dlq", "--to", "work"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let mut host = world.started();
+    assert_eq!(host.settled(1)[0]["outcome"], "ack");
+    assert_eq!(host.stop(), 0);
+}
+
 /// The server adds the count of deliveries to the headers, and sends the frame though it is then too large.
 #[test]
 fn headers_that_outgrow_a_frame_end_no_connection() {

@@ -8,7 +8,7 @@ mod leases;
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use hostler_queue::{
@@ -86,7 +86,7 @@ impl LookQueue {
         let got = got.map_err(|error| self.refused(&error)).inspect_err(|_| taken.end())?;
         let (now, is_ladder, count) =
             (SystemTime::now(), |exchange: &str| self.service.names.is_ladder(exchange), got.len());
-        let mails = got.into_iter().map(|delivery| Mail::read(delivery, is_ladder, false, now));
+        let mails = got.into_iter().map(|delivery| undated(Mail::read(delivery, is_ladder, false, now), now));
         // The others go back when the channel ends, so that they do not come again before.
         let due = mails.filter(|mail| mail.not_before.is_none_or(|at| at <= now));
         let deliveries = due.map(|mail| {
@@ -163,6 +163,15 @@ impl Taken {
         let answer = in_time(Instant::now() + PATIENCE, asked).await.map(drop);
         answer.map_err(|error| lost(&error.to_string())).inspect_err(|_| self.end())
     }
+}
+
+/// Returns the message with the time zero if its producer gave none: it then counts as received, at `now`. Commands leave out what was
+/// sent after they began.
+fn undated(mut mail: Mail, now: SystemTime) -> Mail {
+    if mail.message.enqueued_at == now {
+        Arc::make_mut(&mut mail.message).enqueued_at = UNIX_EPOCH;
+    }
+    mail
 }
 
 /// Returns the number of messages to take if a command wants `max`. `early`: number of messages that were passed over.

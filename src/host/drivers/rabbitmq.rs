@@ -106,7 +106,8 @@ impl QueueDriver for RabbitMq {
 /// Returns the longest delay between two attempts of a message.
 fn longest_wait(retry: &Retry) -> Duration {
     let last = 2_u32.saturating_pow(retry.delays.saturating_sub(1));
-    let increasing = if retry.delays == 0 { Duration::ZERO } else { retry.delay.saturating_mul(last).min(retry.max_delay) };
+    let increasing =
+        if retry.delays == 0 { Duration::ZERO } else { retry.delay.saturating_mul(last).min(retry.max_delay) };
     let fixed = if retry.requeues == 0 { Duration::ZERO } else { retry.requeue_delay };
     fixed.max(increasing)
 }
