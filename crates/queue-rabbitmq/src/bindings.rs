@@ -24,10 +24,11 @@ pub(super) fn missing(wanted: Vec<Binding>, bound: &[Bound]) -> Vec<Binding> {
     wanted.into_iter().filter(|wanted| !bound.iter().any(|bound| bound.is(wanted))).collect()
 }
 
-/// Returns the bindings without which a queue may lack messages.
-pub(super) fn uncovered(wanted: Vec<Binding>, bound: &[Bound]) -> Vec<Binding> {
+/// Returns the bindings without which a queue may lack messages, now or once those that an earlier filter has `left` are removed.
+pub(super) fn uncovered(wanted: Vec<Binding>, bound: &[Bound], left: &[Binding]) -> Vec<Binding> {
     let covers = |bound: &Bound, wanted: &Binding| {
-        bound.is(wanted) || bound.exchange == wanted.exchange && bound.pattern == EVERYTHING
+        let is_general = bound.exchange == wanted.exchange && bound.pattern == EVERYTHING;
+        bound.is(wanted) || is_general && !left.iter().any(|left| bound.is(left))
     };
     wanted.into_iter().filter(|wanted| !bound.iter().any(|bound| covers(bound, wanted))).collect()
 }
@@ -72,14 +73,24 @@ mod tests {
     #[test]
     fn a_binding_is_missing_unless_the_queue_gets_its_messages() {
         let wanted = || vec![binding("a"), binding("b.#")];
-        assert_eq!(uncovered(wanted(), &[]), wanted());
-        assert_eq!(uncovered(wanted(), &[bound("shop", "a")]), [binding("b.#")]);
-        assert_eq!(uncovered(wanted(), &[bound("shop", "#")]), []);
-        assert_eq!(uncovered(wanted(), &[bound("other", "#")]), wanted());
+        let uncovered = |bound: &[Bound]| uncovered(wanted(), bound, &[]);
+        assert_eq!(uncovered(&[]), wanted());
+        assert_eq!(uncovered(&[bound("shop", "a")]), [binding("b.#")]);
+        assert_eq!(uncovered(&[bound("shop", "#")]), []);
+        assert_eq!(uncovered(&[bound("other", "#")]), wanted());
         assert_eq!(
             missing(wanted(), &[bound("shop", "#"), bound("shop", "a"), bound("other", "b.#")]),
             [binding("b.#")]
         );
+    }
+
+    /// An operator who removed the general binding would leave the queue without messages.
+    #[test]
+    fn a_binding_that_is_left_over_covers_no_other() {
+        let (wanted, bound) = (|| vec![binding("EU")], [bound("shop", "#")]);
+        let left = left_over(&wanted(), &Filter::Exact(vec!["EU".to_owned()]), &bound);
+        assert_eq!(left, [binding("#")]);
+        assert_eq!(uncovered(wanted(), &bound, &left), wanted());
     }
 
     #[test]

@@ -141,21 +141,6 @@ impl Declarer {
         Ok(())
     }
 
-    /// Removes bindings that have no arguments. One that does not exist is no error.
-    ///
-    /// # Errors
-    /// The user has no permission to unbind the queue, or the server cannot be asked.
-    pub(super) async fn unbind_all(&self, bindings: &[Binding]) -> Result<(), QueueError> {
-        for Binding { exchange, queue, pattern } in bindings {
-            let (from, key, none) = (exchange.as_str().into(), pattern.as_str().into(), FieldTable::default());
-            let unbind = async |channel: Channel| channel.queue_unbind(queue.as_str().into(), from, key, none).await;
-            let unbound = self.ask(unbind).await?;
-            let what = || format!("cannot unbind the queue `{queue}` from `{exchange}`");
-            unbound.map_err(|error| queue_error(&what(), &error))?;
-        }
-        Ok(())
-    }
-
     /// Creates the delay ladder if it is missing.
     pub(super) async fn ladder(&self) -> Result<(), QueueError> {
         self.ladder.get_or_try_init(|| self.build_ladder()).await.copied()

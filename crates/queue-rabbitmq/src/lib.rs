@@ -204,10 +204,14 @@ impl Service {
                 Err(error) => tracing::debug!(queue = queue.name, %error, "the form of the queue is not compared"),
             }
         }
-        match self.inspect_bindings(spec).await?.into_iter().find(|finding| finding.fatal) {
-            Some(finding) => Err(QueueError::Refused(finding.to_string())),
-            None => Ok(()),
+        let (findings, _) = self.inspect_bindings(spec).await?;
+        if let Some(finding) = findings.iter().find(|finding| finding.fatal) {
+            return Err(QueueError::Refused(finding.to_string()));
         }
+        for finding in findings {
+            tracing::warn!("{finding}");
+        }
+        Ok(())
     }
 
     /// Returns the number of messages of a queue that the server has sent ahead to this process.
@@ -311,7 +315,6 @@ impl Broker for RabbitBroker {
                 }
                 tracing::warn!("{}", drift.finding());
             }
-            service.tidy_bindings(spec).await;
         } else {
             service.open_existing(spec).await?;
             if provision::needs_ladder(spec) {

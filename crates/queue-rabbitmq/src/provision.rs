@@ -13,82 +13,60 @@ impl Service {
         Ok(self.declarer.ready(&queue.name).await?.is_some())
     }
 
-    /// Returns the bindings of a channel's queue. `None`: the management API does not tell.
-    async fn bound(&self, spec: &ChannelSpec) -> Result<Option<Vec<Bound>>, QueueError> {
-        let Some(management) = &self.management else { return Ok(None) };
-        match management.bindings_of(&self.names.full(spec.channel.queue())).await {
-            Ok(bound) => Ok(Some(bound)),
-            Err(QueueError::Refused(error)) => {
-                tracing::debug!(error, "bindings are not compared");
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
+    /// Returns the bindings of a channel's queue as far as the management API tells. `wanted`: those of the channel.
+    async fn listed(&self, spec: &ChannelSpec, wanted: &[Binding]) -> Listed {
+        let Some(management) = &self.management else { return Listed::default() };
+        let bound = match management.bindings_of(&self.names.full(spec.channel.queue())).await {
+            Ok(bound) => bound,
+            Err(fault) => return Listed { fault: Some(fault), ..Listed::default() },
+        };
+        let (left, mut fault) = (bindings::left_over(wanted, &spec.filter, &bound), None);
+        // On another exchange, a pattern may mean something else.
+        let is_topic = match left.first() {
+            Some(first) => management.is_topic(&first.exchange).await.unwrap_or_else(|error| {
+                fault = Some(error);
+                false
+            }),
+            None => false,
+        };
+        Listed { bound: Some(bound), left: if is_topic { left } else { Vec::new() }, fault }
     }
 
-    /// Returns the bindings of a channel's queue that an earlier filter has left. Empty if the management API does not tell. `bound`:
-    /// the bindings of the queue.
-    async fn left_over(&self, spec: &ChannelSpec, bound: &[Bound]) -> Result<Vec<Binding>, QueueError> {
-        let left = bindings::left_over(&topology::bindings(&self.names, spec)?, &spec.filter, bound);
-        let (Some(management), Some(first)) = (&self.management, left.first()) else { return Ok(Vec::new()) };
-        // To another exchange, a pattern may mean something else. Such an exchange was made, and bound, by someone else.
-        Ok(if management.is_topic(&first.exchange).await? { left } else { Vec::new() })
-    }
-
-    /// Removes the bindings that an earlier filter has left, as far as the management API tells.
-    async fn unbind_left_over(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
-        if !bindings::are_selective(&topology::bindings(&self.names, spec)?) {
-            return Ok(());
-        }
-        let Some(bound) = self.bound(spec).await? else { return Ok(()) };
-        self.declarer.unbind_all(&self.left_over(spec, &bound).await?).await
-    }
-
-    /// Removes the bindings that an earlier filter has left, for a consumer that starts. It works with them, too, so a failure is logged.
-    pub(super) async fn tidy_bindings(&self, spec: &ChannelSpec) {
-        if let Err(error) = self.unbind_left_over(spec).await {
-            let queue = self.names.full(spec.channel.queue());
-            tracing::warn!(
-                queue,
-                %error,
-                "cannot look for bindings of an earlier filter; hostler removes the messages that they bring"
-            );
-        }
-    }
-
-    /// Returns what is wrong with the exchange of a channel, and with the bindings of its queue, which exists.
-    pub(super) async fn inspect_bindings(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+    /// Returns what is wrong with the exchange of a channel, and with the bindings of its queue, which exists. Also returns the
+    /// bindings.
+    pub(super) async fn inspect_bindings(&self, spec: &ChannelSpec) -> Result<(Vec<Finding>, Listed), QueueError> {
         let fatal = !self.options.create_missing;
         if let Some(exchange) = spec.channel.exchange().map(|exchange| self.names.full(exchange))
             && !self.declarer.has_exchange(&exchange).await?
         {
             let fault = format!("there is no exchange `{exchange}` on RabbitMQ");
-            return Ok(vec![Finding { fault, cure: PROVISION.to_owned(), fatal }]);
+            return Ok((vec![Finding { fault, cure: PROVISION.to_owned(), fatal }], Listed::default()));
         }
-        let Some(bound) = self.bound(spec).await? else { return Ok(Vec::new()) };
-        let (cure, mut findings) = (|| PROVISION.to_owned(), Vec::new());
-        for Binding { exchange, queue, pattern } in bindings::uncovered(topology::bindings(&self.names, spec)?, &bound)
-        {
+        let wanted = topology::bindings(&self.names, spec)?;
+        let listed = self.listed(spec, &wanted).await;
+        let queue = self.names.full(spec.channel.queue());
+        let mut findings: Vec<_> = listed.unknown(&queue, &wanted).into_iter().collect();
+        let bound = listed.bound.as_deref().unwrap_or_default();
+        let missing = listed.bound.as_ref().map(|bound| bindings::uncovered(wanted, bound, &listed.left));
+        for Binding { exchange, queue, pattern } in missing.into_iter().flatten() {
             let is_deaf = !bound.iter().any(|bound| bound.exchange == exchange);
             let fault =
                 format!("the queue `{queue}` is not bound to the exchange `{exchange}` by the pattern `{pattern}`");
-            findings.push(Finding { fault, cure: cure(), fatal: fatal && is_deaf });
+            findings.push(Finding { fault, cure: PROVISION.to_owned(), fatal: fatal && is_deaf });
         }
+        findings.extend(listed.left.iter().map(superfluous));
+        Ok((findings, listed))
+    }
+
+    /// Returns the finding if the delay ladder does not deliver to a channel's queue.
+    fn inspect_landing(&self, spec: &ChannelSpec, listed: &Listed) -> Option<Finding> {
+        let bound = listed.bound.as_ref().filter(|_| needs_ladder(spec))?;
         let landing = topology::landing(&self.names, &self.names.full(spec.channel.queue()));
-        if needs_ladder(spec) && !bindings::uncovered(vec![landing], &bound).is_empty() {
-            let (queue, lost) = (spec.channel.queue(), self.names.lost());
-            let fault =
-                format!("the queue `{queue}` is not bound to the {DELAYS}, so delayed messages for it go to `{lost}`");
-            findings.push(Finding { fault, cure: cure(), fatal: false });
-        }
-        for Binding { exchange, queue, pattern } in self.left_over(spec, &bound).await? {
-            let fault = format!(
-                "the queue `{queue}` is bound to the exchange `{exchange}` by the pattern `{pattern}`, which the filter does not \
-                 have; hostler removes the messages that it brings"
-            );
-            findings.push(Finding { fault, cure: "`hostler provision` unbinds it".to_owned(), fatal: false });
-        }
-        Ok(findings)
+        bindings::uncovered(vec![landing], bound, &[]).pop()?;
+        let (queue, lost) = (spec.channel.queue(), self.names.lost());
+        let fault =
+            format!("the queue `{queue}` is not bound to the {DELAYS}, so delayed messages for it go to `{lost}`");
+        Some(Finding { fault, cure: PROVISION.to_owned(), fatal: false })
     }
 
     /// Returns the difference between a queue that exists and the queue as hostler declares it.
@@ -142,6 +120,49 @@ pub(super) fn needs_ladder(spec: &ChannelSpec) -> bool {
     !spec.ordered
 }
 
+/// The bindings of a channel's queue, as the management API lists them.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    /// All bindings. `None`: they are not known.
+    bound: Option<Vec<Bound>>,
+    /// Those that bring messages that the filter refuses.
+    left: Vec<Binding>,
+    /// Reason why something is not known, although there is a `management_url`.
+    fault: Option<QueueError>,
+}
+
+impl Listed {
+    /// Returns the finding if nobody can tell which messages the bindings bring. `wanted`: those of the channel. If they let
+    /// everything pass, no other binding brings more.
+    fn unknown(&self, queue: &str, wanted: &[Binding]) -> Option<Finding> {
+        let fault = self.fault.as_ref()?;
+        if !bindings::are_selective(wanted) {
+            tracing::debug!(queue, error = %fault, "bindings are not compared");
+            return None;
+        }
+        Some(Finding {
+            fault: format!("the bindings of the queue `{queue}` cannot be compared with the filter: {fault}"),
+            cure: "until they can, `rabbitmqctl list_bindings` lists them".to_owned(),
+            fatal: false,
+        })
+    }
+}
+
+/// Returns the finding on a binding that brings messages that the filter refuses. hostler does not remove it: it may be someone
+/// else's, or that of hosts with a wider filter that still run.
+fn superfluous(Binding { exchange, queue, pattern }: &Binding) -> Finding {
+    Finding {
+        fault: format!(
+            "the queue `{queue}` is bound to the exchange `{exchange}` by the pattern `{pattern}`, which brings messages that the \
+             filter refuses; hostler removes these from the queue"
+        ),
+        cure: "first bind the filter's own keys (`hostler provision`); after the last host of the wider filter has stopped, \
+               remove the binding by hand, on the queue's page of the management interface or by `queue.unbind` of an AMQP client"
+            .to_owned(),
+        fatal: false,
+    }
+}
+
 #[async_trait]
 impl Provisioner for RabbitBroker {
     async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
@@ -181,14 +202,20 @@ impl Provisioner for RabbitBroker {
             {
                 changes.push(Change::create(format!("exchange {exchange}")));
             }
-            let Some(bound) = service.bound(spec).await? else { continue };
-            let landing = topology::landing(&service.names, &service.names.full(spec.channel.queue()));
-            let wanted = topology::bindings(&service.names, spec)?.into_iter().chain([landing]).collect();
-            let name = |Binding { exchange, queue, pattern }| format!("binding of {queue} to {exchange} by {pattern}");
-            changes.extend(bindings::missing(wanted, &bound).into_iter().map(name).map(Change::create));
-            for left in service.left_over(spec, &bound).await? {
-                changes.push(Change::update(name(left), "removed: the filter does not have it".to_owned()));
+            let wanted = topology::bindings(&service.names, spec)?;
+            let listed = service.listed(spec, &wanted).await;
+            let queue = service.names.full(spec.channel.queue());
+            if let Some(error) = &listed.fault {
+                tracing::warn!(queue, %error, "the plan leaves out bindings, as they cannot be compared");
             }
+            let Some(bound) = &listed.bound else { continue };
+            let wanted = wanted.into_iter().chain([topology::landing(&service.names, &queue)]).collect();
+            let name = |Binding { exchange, queue, pattern }: &Binding| {
+                format!("binding of {queue} to {exchange} by {pattern}")
+            };
+            changes.extend(bindings::missing(wanted, bound).iter().map(name).map(Change::create));
+            let leave = |left: &Binding| Change::leave(name(left), superfluous(left).to_string());
+            changes.extend(listed.left.iter().map(leave));
         }
         changes.dedup();
         Ok(changes)
@@ -202,7 +229,6 @@ impl Provisioner for RabbitBroker {
         let changes = self.plan(wanted).await?;
         for spec in wanted {
             self.0.declarer.establish(spec).await?;
-            self.0.unbind_left_over(spec).await?;
         }
         changes.iter().for_each(done);
         Ok(())
@@ -222,7 +248,8 @@ impl Provisioner for RabbitBroker {
             }
         }
         if is_complete {
-            findings.extend(service.inspect_bindings(spec).await?);
+            let (found, listed) = service.inspect_bindings(spec).await?;
+            findings.extend(found.into_iter().chain(service.inspect_landing(spec, &listed)));
         }
         Ok(findings)
     }
