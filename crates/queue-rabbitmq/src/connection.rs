@@ -283,10 +283,10 @@ impl Line {
         }
     }
 
-    /// Returns the limits to frames of the present connection.
+    /// Returns the limits to frames that are sent on the present connection.
     pub(super) fn frame_limits(&self) -> FrameLimits {
         FrameLimits::new(match &*self.state.borrow() {
-            State::Up(connection) => connection.configuration().frame_max(),
+            State::Up(connection) => connection.configuration().frame_max().saturating_sub(self.role.spare()),
             State::New | State::Down(_) => frame::DEFAULT_MAX,
         })
     }

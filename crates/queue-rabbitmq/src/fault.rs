@@ -13,11 +13,17 @@ const NOT_ALLOWED: u16 = 530;
 /// Text of the TLS library if the system has no certificates of authorities. It then trusts no others either.
 const NO_ROOTS: &str = "native certificates";
 
+/// Part of the server's text if the client wants larger frames than the server: the client library's limit is 8 KiB at least.
+const FRAME_MAX: &str = "frame_max";
+
 /// Returns the queue error for an error of the client. `what`: the operation that failed.
 pub(super) fn queue_error(what: &str, error: &lapin::Error) -> QueueError {
     match code(error) {
         Some(ACCESS_REFUSED) => QueueError::Refused(format!(
             "{what}: {error}: check the user and the password of queue.rabbitmq.url, and the permissions of the user"
+        )),
+        Some(NOT_ALLOWED) if error.to_string().contains(FRAME_MAX) => QueueError::Refused(format!(
+            "{what}: {error}: raise `{FRAME_MAX}` in rabbitmq.conf to 8192 or more, the least that hostler can publish with"
         )),
         Some(NOT_ALLOWED) => {
             QueueError::Refused(format!("{what}: {error}: check the virtual host at the end of queue.rabbitmq.url"))
@@ -68,7 +74,20 @@ fn code(error: &lapin::Error) -> Option<u16> {
 mod tests {
     use std::io;
 
+    use lapin::protocol::{AMQPError, AMQPHardError};
+
     use super::*;
+
+    #[test]
+    fn a_limit_to_frames_that_is_too_low_is_named() {
+        let told = |text: &str| {
+            let fault = AMQPError::new(AMQPHardError::NOTALLOWED.into(), text.into());
+            queue_error("cannot connect", &ErrorKind::ProtocolError(fault).into()).to_string()
+        };
+        let low = told("NOT_ALLOWED - negotiated frame_max = 8192 is higher than the maximum allowed value (4096)");
+        assert!(low.contains("raise `frame_max`") && !low.contains("virtual host"), "{low}");
+        assert!(told("NOT_ALLOWED - vhost shop not found").contains("virtual host"));
+    }
 
     #[test]
     fn a_system_without_authorities_is_named_with_the_way_out() {

@@ -16,6 +16,7 @@ use super::connection::{Line, in_time};
 use super::envelope::Parcel;
 use super::fault::queue_error;
 use super::frame::{self, FrameLimits};
+use super::tuning;
 
 /// Maximum time to publish a batch.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -179,7 +180,9 @@ fn fits(parcel: &Parcel, most: usize) -> Result<(), QueueError> {
         return Ok(());
     }
     Err(QueueError::Refused(format!(
-        "the headers of the message have {size} bytes, and RabbitMQ takes at most {most}: raise `frame_max` in rabbitmq.conf"
+        "the headers of the message have {size} bytes, and at most {most} can be sent: raise `frame_max` in rabbitmq.conf, of \
+         which hostler uses at most {} KiB",
+        tuning::MOST / 1024
     )))
 }
 

@@ -17,7 +17,7 @@ use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties};
 
 use super::screen::Screen;
-use super::tuning::Opening;
+use super::tuning::{self, Opening};
 
 /// Connects. `spare`: bytes by which frames of the server may exceed the limit that both sides agree on.
 ///
@@ -29,8 +29,7 @@ pub(super) async fn connect(
     tls: OwnedTLSConfig,
     spare: u32,
 ) -> lapin::Result<Connection> {
-    // A limit of the URL is the server's, too.
-    uri.query.frame_max = uri.query.frame_max.map(|limit| if limit == 0 { 0 } else { limit.saturating_add(spare) });
+    uri.query.frame_max = tuning::raise_own(uri.query.frame_max, spare);
     let tokio = Tokio::current();
     let runtime = Runtime::new(RuntimeParts::new(tokio.clone(), Wires { tokio: tokio.clone(), spare }));
     let plain = Runtime::new(tokio);

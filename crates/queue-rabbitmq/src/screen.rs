@@ -13,8 +13,8 @@ use super::tuning;
 /// Size of the buffer. It grows for a longer frame.
 const ROOM: usize = 64 * 1024;
 
-/// Longest frame that is repaired. RabbitMQ's own limit is 128 KiB.
-const LONGEST: usize = 8 * 1024 * 1024;
+/// Longest frame that is repaired. The client library takes no longer one.
+const LONGEST: usize = (tuning::MOST + tuning::SPARE) as usize;
 
 /// Number of arrays and tables in each other that are left as they are. The history of dead-lettering has two.
 const DEEPEST: usize = 32;

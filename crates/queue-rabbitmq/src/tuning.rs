@@ -9,8 +9,11 @@
 /// Bytes that a frame with headers may have beyond the limit.
 pub(super) const SPARE: u32 = 16 * 1024;
 
-/// Maximum limit that the library is told of. Its buffers have 32 times that size. A server without a limit says zero.
-pub(super) const MOST: u32 = 1024 * 1024;
+/// Maximum limit that the library is told of, without the spare. Its two buffers have 32 times that size each, on each connection.
+pub(super) const MOST: u32 = 256 * 1024;
+
+/// Limit that stands for none. A server without a limit says zero.
+const UNLIMITED: u32 = 128 * 1024;
 
 /// Bytes with which a client begins.
 const PROTOCOL: &[u8] = b"AMQP";
@@ -26,10 +29,16 @@ const HEAD: usize = 7;
 
 /// Changes the server's limit for the library. `content`: that of the server's proposal.
 pub(super) fn raise(content: &mut [u8], spare: u32) {
-    change(content, |limit| {
-        let limit = if limit == 0 { MOST } else { limit.min(MOST) };
-        limit.saturating_add(spare)
-    });
+    change(content, |limit| told(if limit == 0 { UNLIMITED } else { limit }, spare));
+}
+
+/// Returns the limit of the URL, if there is one, as the library is told of it. Zero stands for the server's limit.
+pub(super) fn raise_own(limit: Option<u32>, spare: u32) -> Option<u32> {
+    limit.map(|limit| if limit == 0 { 0 } else { told(limit, spare) })
+}
+
+fn told(limit: u32, spare: u32) -> u32 {
+    limit.min(MOST) + spare
 }
 
 fn change(content: &mut [u8], change: impl FnOnce(u32) -> u32) {
@@ -115,7 +124,10 @@ mod tests {
             u32::from_be_bytes(content[LIMIT].try_into().unwrap())
         };
         assert_eq!(raised(131_072, SPARE), 131_072 + SPARE);
-        assert_eq!([raised(131_072, 0), raised(0, 0), raised(u32::MAX, SPARE)], [131_072, MOST, MOST + SPARE]);
+        assert_eq!([raised(131_072, 0), raised(0, 0), raised(0, SPARE)], [131_072, UNLIMITED, UNLIMITED + SPARE]);
+        assert_eq!([raised(MOST, 0), raised(MOST + 1, 0), raised(u32::MAX, SPARE)], [MOST, MOST, MOST + SPARE]);
+        let own = [None, Some(0), Some(4096), Some(u32::MAX)].map(|limit| raise_own(limit, SPARE));
+        assert_eq!(own, [None, Some(0), Some(4096 + SPARE), Some(MOST + SPARE)]);
         raise(&mut [0, 10, 0, 30], SPARE);
 
         let before = [b"AMQP\x00\x00\x09\x01".to_vec(), frame(&[0, 10, 0, 11, 5, 5])].concat();
