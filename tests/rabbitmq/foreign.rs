@@ -1,5 +1,13 @@
 //! Messages of producers that do not keep to what hostler sends.
 
+use std::time::{Duration, Instant};
+
+use hostler_queue::{Admin, Broker, ChannelSpec, Receive, Settlement};
+use hostler_queue_rabbitmq::{Options, RabbitBroker};
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use super::driver::{broker, jobs, next, options, spec};
 use super::{PATIENCE, WORK, field, world};
 use crate::support::hostler::until;
 use crate::support::rabbitmq::RabbitMq;
@@ -87,11 +95,43 @@ fn headers_that_outgrow_a_frame_end_no_connection() {
     // As if it had been dead-lettered from queue to queue before.
     publish(server, &queue, &large(FRAME_MAX + 15 * 1024), "ack");
     assert_eq!(host.settled(4)[3]["outcome"], "ack");
+    // No copy of it fits in a frame, so the server moves it.
+    publish(server, &queue, &large(FRAME_MAX + 8 * 1024), "x1");
+    let failed = host.settled(7);
+    assert_eq!(field(&failed[4..], "attempt"), [1, 2, 3], "{failed:?}");
+    until("the server has dead-lettered it", PATIENCE, || (world.depth("work").dead_lettered == 2).then_some(()));
+    assert_eq!(world.depth("work").visible, 0, "it is settled");
     let is_lost = |line: &serde_json::Value| line["message"] == "lost the connection to RabbitMQ";
     assert!(!host.lines().iter().any(is_lost), "{:?}", host.lines());
     let peeked = world.output(&["peek", "work-dlq", "--json"]);
-    assert!(peeked.code == 0 && peeked.stdout.len() > FRAME_MAX - AROUND, "{}", peeked.stderr);
+    assert!(peeked.code == 0 && peeked.stdout.len() > 2 * FRAME_MAX, "{}", peeked.stderr);
     assert_eq!(host.stop(), 0);
+}
+
+/// Its handler takes its hosts down, for example. The server moves it, whatever tells that the queue lets it do so.
+#[tokio::test]
+async fn a_worn_out_message_without_room_for_a_copy_becomes_a_dead_letter() {
+    let server = spawn_blocking(RabbitMq::shared).await.unwrap();
+    let spec = ChannelSpec { max_receives: Some(1), ..spec(false) };
+    let management = || Some(server.management_url());
+    for (create_missing, management_url) in [(true, None), (false, None), (false, management())] {
+        let prefix = format!("{}-", unique("large"));
+        broker(server, &prefix).await.open(&spec).await.unwrap();
+        let options = Options { create_missing, management_url, ..options(server.url(), &prefix) };
+        let broker = RabbitBroker::connect(options).await.unwrap();
+        let queue = broker.open(&spec).await.unwrap();
+        spawn_blocking(move || publish(server, &format!("{prefix}jobs"), &large(FRAME_MAX + 8 * 1024), "0"))
+            .await
+            .unwrap();
+        let worn = next(&queue).await;
+        queue.settle(vec![Settlement::Release(worn.receipt, Duration::ZERO)]).await.remove(0).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while broker.depths(&[jobs()]).await.unwrap()[0].dead_lettered == 0 {
+            assert!(Instant::now() < deadline, "it is not dead-lettered");
+            let request = Receive { max: 1, wait: Duration::from_millis(100), lease: PATIENCE };
+            assert!(queue.receive(request, &CancellationToken::new()).await.unwrap().is_empty());
+        }
+    }
 }
 
 /// The client library would reserve memory for frames of any size.

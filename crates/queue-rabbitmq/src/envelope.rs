@@ -185,7 +185,7 @@ impl Mail {
     }
 
     /// Returns the copy for the dead-letter queue `queue`. A copy whose headers would have more than `most` bytes has a shorter
-    /// reason, or no story, or in the end only what the original had.
+    /// reason, or no story, or in the end only what the original had. That may still be more than `most`.
     pub(super) fn dead_letter_within(
         &self,
         most: usize,
@@ -205,8 +205,9 @@ impl Mail {
         let untold = self.copy(String::new(), queue.to_owned(), self.headers_without(&UNTOLD));
         let bare = || {
             let headers = self.headers_without(&[&UNTOLD[..], &[KEY, SENT_AT]].concat());
-            // An id that comes out of the content comes out of the copy's again.
-            self.copy_named(self.properties.message_id().clone(), String::new(), queue.to_owned(), headers)
+            // An id that comes out of the content comes out of the copy's again. A quorum queue stores all messages durably.
+            let (id, mode) = (self.properties.message_id().clone(), *self.properties.delivery_mode());
+            Parcel { exchange: String::new(), key: queue.to_owned(), ..self.copy_of(id, mode, headers) }
         };
         let fits = |parcel: &Parcel| frame::size(&parcel.properties) <= most;
         [shortened, untold].into_iter().find(fits).unwrap_or_else(bare)
@@ -254,15 +255,19 @@ impl Mail {
 
     /// Returns a copy with the properties of the original, except those that the server would act on.
     fn copy(&self, exchange: String, key: String, headers: FieldTable) -> Parcel {
-        self.copy_named(Some(short(&self.message.id)), exchange, key, headers)
+        let id = Some(short(&self.message.id));
+        Parcel { exchange, key, ..self.copy_of(id, Some(PERSISTENT), headers) }
     }
 
-    /// Same as [`Self::copy`], with this id.
-    fn copy_named(&self, id: Option<ShortString>, exchange: String, key: String, headers: FieldTable) -> Parcel {
+    /// Same as [`Self::copy`], with this id and this delivery mode, and without an address.
+    fn copy_of(&self, id: Option<ShortString>, mode: Option<u8>, headers: FieldTable) -> Parcel {
         let old = &self.properties;
-        let mut new = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
+        let mut new = BasicProperties::default().with_headers(headers);
         if let Some(id) = id {
             new = new.with_message_id(id);
+        }
+        if let Some(mode) = mode {
+            new = new.with_delivery_mode(mode);
         }
         let texts: [(_, headers::Set); 7] = [
             (old.content_type(), BasicProperties::with_content_type),
@@ -284,7 +289,7 @@ impl Mail {
         if let Some(timestamp) = *old.timestamp() {
             new = new.with_timestamp(timestamp);
         }
-        Parcel { exchange, key, properties: new, body: self.message.body.clone() }
+        Parcel { exchange: String::new(), key: String::new(), properties: new, body: self.message.body.clone() }
     }
 }
 

@@ -15,6 +15,9 @@ const COUNTS: usize = 256;
 /// Bytes of a frame around its contents: type, channel, size and end.
 const AROUND: usize = 8;
 
+/// Bytes by which a frame may exceed the limit: the server counts its contents only.
+const TOLERATED: usize = AROUND;
+
 /// Bytes before the properties: class, weight, size of the body, and the list of the properties that are set.
 const BEFORE: usize = 14;
 
@@ -28,9 +31,9 @@ impl FrameLimits {
         Self(usize::try_from(max).unwrap_or(usize::MAX))
     }
 
-    /// Returns the limit to any message.
+    /// Returns the limit to any message. A frame of the server may be as large, so the copy of a message may have to be.
     pub(super) fn any(self) -> usize {
-        self.0
+        self.0.saturating_add(TOLERATED)
     }
 
     /// Returns the limit to a message that is sent now. Half of a frame stays free for what the server and later copies add.

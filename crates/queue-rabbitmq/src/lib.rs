@@ -214,6 +214,21 @@ impl Service {
         Ok(())
     }
 
+    /// Returns `true` if a queue that exists hands a message that is rejected to its dead-letter queue, as hostler declares it.
+    /// Asks the management API, or else for a declaration like that of the queue, which only some users may do.
+    async fn has_net(&self, channel: &Channel, ordered: bool) -> bool {
+        let wanted = topology::queue(&self.names, channel, ordered);
+        if let Some(management) = &self.management
+            && let Ok(Some(arguments)) = management.arguments_of(&wanted.name).await
+        {
+            return topology::has_net(&arguments, &wanted);
+        }
+        // Only with the net does it have all arguments that hostler declares.
+        channel.of_dead_letters().is_none()
+            && matches!(self.declarer.ready(&wanted.name).await, Ok(Some(_)))
+            && matches!(self.declarer.compare(&wanted).await, Ok(None))
+    }
+
     /// Returns the number of messages of a queue that the server has sent ahead to this process.
     fn sent_ahead(&self, queue: &str) -> u64 {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);

@@ -57,7 +57,7 @@ struct Binding {
     /// Name of the exchange. Empty: the default exchange.
     source: String,
     routing_key: String,
-    arguments: serde_json::Map<String, serde_json::Value>,
+    arguments: Arguments,
 }
 
 /// An exchange.
@@ -67,10 +67,13 @@ struct Exchange {
     kind: String,
 }
 
+/// Arguments of a queue or a binding.
+pub(super) type Arguments = serde_json::Map<String, serde_json::Value>;
+
 /// The form of a queue.
 #[derive(Deserialize)]
 struct Form {
-    arguments: serde_json::Map<String, serde_json::Value>,
+    arguments: Arguments,
 }
 
 impl Management {
@@ -146,9 +149,18 @@ impl Management {
     /// # Errors
     /// As [`Self::exchanges_of`].
     pub(super) async fn has_single_consumer(&self, queue: &str) -> Result<Option<bool>, QueueError> {
+        let arguments = self.arguments_of(queue).await?;
+        Ok(arguments.map(|arguments| arguments.get(SINGLE) == Some(&true.into())))
+    }
+
+    /// Returns the arguments of a queue. `None`: the queue does not exist.
+    ///
+    /// # Errors
+    /// As [`Self::exchanges_of`].
+    pub(super) async fn arguments_of(&self, queue: &str) -> Result<Option<Arguments>, QueueError> {
         let url = format!("{}/{}?columns=arguments", self.url, encoded(queue));
         let form: Option<Form> = self.get(url).await?;
-        Ok(form.map(|form| form.arguments.get(SINGLE) == Some(&true.into())))
+        Ok(form.map(|form| form.arguments))
     }
 
     async fn page(&self, page: usize) -> Result<Page, QueueError> {

@@ -6,6 +6,7 @@ use lapin::types::{AMQPValue, FieldTable, LongString};
 
 use super::envelope::MAX_KEY;
 use super::ladder;
+use super::management::Arguments;
 use super::names::Names;
 
 /// Deliveries after which the server itself dead-letters a message. The driver counts a message's attempts, and gives up
@@ -15,6 +16,10 @@ pub(super) const SERVER_LIMIT: u32 = 1000;
 
 /// Number of deliveries that the server never reaches, for queues from which no message may go.
 const UNLIMITED: i64 = i32::MAX as i64;
+
+/// Arguments of a queue without which the server may lose a message that is rejected.
+const NET: [&str; 5] =
+    ["x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow"];
 
 /// The pattern that all routing keys match.
 pub(super) const EVERYTHING: &str = "#";
@@ -64,6 +69,17 @@ pub(super) fn queue(names: &Names, channel: &Channel, ordered: bool) -> QueueSpe
         set("x-single-active-consumer", AMQPValue::Boolean(true));
     }
     QueueSpec { name: names.full(channel.queue()), arguments }
+}
+
+/// Returns `true` if a queue with these arguments hands a message that is rejected to its dead-letter queue, and keeps it until
+/// that has stored it. `wanted`: the queue as hostler declares it.
+pub(super) fn has_net(arguments: &Arguments, wanted: &QueueSpec) -> bool {
+    NET.iter().all(|name| match wanted.arguments.inner().get(*name) {
+        Some(AMQPValue::LongString(value)) => {
+            arguments.get(*name).and_then(serde_json::Value::as_str).map(str::as_bytes) == Some(value.as_bytes())
+        }
+        _ => false,
+    })
 }
 
 /// Returns the arguments of a level's queue in the delay ladder.
@@ -170,6 +186,26 @@ mod tests {
         assert_eq!(*target, text("p-orders-dlq"));
         let alone = super::queues(&Names::new("", ""), &ChannelSpec { max_receives: None, ..spec("orders") });
         assert_eq!(alone.len(), 1);
+    }
+
+    #[test]
+    fn a_queue_of_others_is_no_net_unless_it_keeps_what_it_rejects() {
+        let wanted = queue(&Names::new("p-", "p-"), &"orders".parse().unwrap(), false);
+        let ours = serde_json::json!({
+            "x-queue-type": "quorum", "x-delivery-limit": 20, "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "p-orders-dlq", "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+        });
+        let ours = ours.as_object().unwrap();
+        assert!(has_net(ours, &wanted), "the limit does not matter");
+        for name in NET {
+            let (mut other, mut less) = (ours.clone(), ours.clone());
+            other.insert(name.to_owned(), "other".into());
+            less.remove(name);
+            assert!(!has_net(&other, &wanted) && !has_net(&less, &wanted), "{name}");
+        }
+        let dead_letters = queue(&Names::new("p-", "p-"), &"orders-dlq".parse().unwrap(), false);
+        assert!(!has_net(ours, &dead_letters));
     }
 
     #[test]

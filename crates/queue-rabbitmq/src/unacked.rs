@@ -402,6 +402,12 @@ impl Unacked {
         self.set(key.tag, stage);
     }
 
+    /// Returns `true` if a message is being settled that was handed out, or whose settlement has failed before.
+    pub(super) fn was_tried(&self, key: Key) -> bool {
+        let entry = self.tag(key).and_then(|tag| self.entries.get(&tag));
+        entry.is_some_and(|entry| matches!(entry.stage, Stage::Settling { lease: Some(_) }) || entry.failures > 0)
+    }
+
     /// Begins to give back all messages that are not in hand, and returns them.
     pub(super) fn rest(&mut self) -> Vec<Key> {
         let free = self.entries.iter().filter(|(_, entry)| entry.is_free());

@@ -160,12 +160,15 @@ fn a_dead_letter_has_as_much_of_its_story_as_there_is_room_for() {
 fn a_dead_letter_without_room_is_no_larger_than_the_original() {
     let mut headers = FieldTable::default();
     headers.insert("big".into(), text(&"x".repeat(5000)));
-    let properties = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
-    let most = frame::size(&properties);
-    let mail = delivered("shop", "EU.order", properties, b"x");
-    let parcel = mail.dead_letter_within(most, "jobs-dlq", "why", "jobs", 3);
-    assert_eq!(frame::size(&parcel.properties), most);
-    assert_eq!(redelivered(parcel).message.id, mail.message.id);
+    let without_mode = BasicProperties::default().with_headers(headers);
+    for properties in [without_mode.clone(), without_mode.with_delivery_mode(PERSISTENT)] {
+        let most = frame::size(&properties);
+        let mail = delivered("shop", "EU.order", properties.clone(), b"x");
+        let parcel = mail.dead_letter_within(most, "jobs-dlq", "why", "jobs", 3);
+        assert_eq!((frame::size(&parcel.properties), &*parcel.key), (most, "jobs-dlq"));
+        assert_eq!(parcel.properties.delivery_mode(), properties.delivery_mode());
+        assert_eq!(redelivered(parcel).message.id, mail.message.id);
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Settles deliveries: acks, requeues, and confirmed copies before acks.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -13,6 +14,7 @@ use crate::fault::lease_error;
 use crate::frame::{self, FrameLimits};
 use crate::ladder::{self, Rung};
 use crate::publisher::Routed;
+use crate::tuning;
 use crate::unacked::{Ack, Key};
 
 /// Way in which a message leaves this process.
@@ -26,6 +28,19 @@ enum Way {
     Keep { delay: Duration, counts: bool },
     /// Publish a copy, and then remove it.
     Copy(Box<Parcel>),
+    /// Reject it, as no copy of it can be published in the dead-letter queue.
+    Reject,
+}
+
+/// Way in which a message is rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rejection {
+    /// The server dead-letters it.
+    DeadLetter,
+    /// The server returns it to its queue.
+    Return,
+    /// It stays in this process.
+    Stay,
 }
 
 impl Shared {
@@ -155,8 +170,22 @@ impl Shared {
 
     /// Returns the way of a message to the dead-letter queue.
     fn dead_letter_of(&self, mail: &Mail, dead_letters: &str, reason: &str, attempts: u32) -> Way {
-        let (most, source) = (self.service.publisher.frame_limits().copied(), self.source.channel.to_string());
-        Way::Copy(Box::new(mail.dead_letter_within(most, dead_letters, reason, &source, attempts)))
+        let (limits, source) = (self.service.publisher.frame_limits(), self.source.channel.to_string());
+        let parcel = mail.dead_letter_within(limits.copied(), dead_letters, reason, &source, attempts);
+        match copied_within(parcel, limits) {
+            Some(parcel) => Way::Copy(Box::new(parcel)),
+            None => {
+                let (queue, message_id) = (&self.source.queue, &mail.message.id);
+                tracing::warn!(
+                    queue,
+                    message_id,
+                    reason,
+                    "the headers of the message are too large for a copy, so the server is asked to dead-letter it: raise \
+                     `frame_max` in rabbitmq.conf"
+                );
+                Way::Reject
+            }
+        }
     }
 
     fn dead_letter(&self, key: Key, reason: &str) -> Result<Way, LeaseError> {
@@ -173,11 +202,12 @@ impl Shared {
     /// not wait for copies, because their leases may end meanwhile.
     async fn carry_out(&self, work: Vec<(Key, Way)>) -> Vec<Result<(), LeaseError>> {
         let mut results: Vec<_> = work.iter().map(|_| Ok(())).collect();
-        let (mut removals, mut returns, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut removals, mut returns, mut copies, mut rejects) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (n, (key, way)) in work.iter().enumerate() {
             match way {
                 Way::Copy(_) => copies.push((n, *key)),
                 Way::Ack => removals.push((n, *key)),
+                Way::Reject => rejects.push((n, *key)),
                 Way::Requeue { counts } => returns.push((n, *key, *counts)),
                 Way::Keep { delay, counts } => {
                     self.change(|unacked| unacked.keep(*key, *delay, *counts, Instant::now()));
@@ -197,6 +227,7 @@ impl Shared {
             }
         }
         failed.extend(self.remove(&copied).await);
+        failed.extend(self.reject(&rejects).await);
         for (n, error) in failed {
             if let Some(result) = results.get_mut(n) {
                 *result = Err(error);
@@ -252,6 +283,49 @@ impl Shared {
         removals.iter().filter_map(result).collect()
     }
 
+    /// Rejects messages of which no copy can be made. Returns the index and the error of each that failed.
+    async fn reject(&self, rejects: &[(usize, Key)]) -> Vec<(usize, LeaseError)> {
+        if rejects.is_empty() {
+            return Vec::new();
+        }
+        let source = &self.source;
+        if !self.has_net.load(Ordering::SeqCst) {
+            self.has_net.store(self.service.has_net(&source.channel, source.ordered).await, Ordering::SeqCst);
+        }
+        let has_net = self.has_net.load(Ordering::SeqCst);
+        let mut failed = Vec::new();
+        for (n, key) in rejects {
+            let was_tried = self.lock().unacked.was_tried(*key);
+            let rejected = match rejection(has_net, source.ordered, was_tried) {
+                Rejection::DeadLetter => self.send_rejection(*key, false).await,
+                Rejection::Return => {
+                    let returned = self.send_rejection(*key, true).await;
+                    returned.and_then(|()| Err(LeaseError::Lost(too_large(&source.queue))))
+                }
+                Rejection::Stay => Err(LeaseError::Refused(too_large(&source.queue))),
+            };
+            if let Err(error) = rejected {
+                self.change(|unacked| unacked.failed(*key, Instant::now()));
+                failed.push((*n, error));
+            }
+        }
+        failed
+    }
+
+    /// Rejects a message. `returns`: the server returns it to its queue.
+    async fn send_rejection(&self, key: Key, returns: bool) -> Result<(), LeaseError> {
+        let (way, _) = self.acks_for(&[]).ok_or_else(lost)?;
+        // What is settled already must not be rejected: the server would close the channel.
+        let is_ours = key.channel == way.number && self.lock().unacked.get(key).is_some();
+        if !is_ours || returns && !self.change(|unacked| unacked.back(key, true)) {
+            return Err(lost());
+        }
+        let sent = way.reject(key.tag, returns).await;
+        // Until then, an ack for several messages leaves this one out.
+        self.change(|unacked| if returns { unacked.left(key) } else { unacked.gone(key) });
+        sent.map_err(|error| LeaseError::Lost(error.to_string()))
+    }
+
     /// Gives messages back to their queue. Returns the index and the error of each that failed.
     async fn requeue(&self, returns: &[(usize, Key, bool)]) -> Vec<(usize, LeaseError)> {
         if returns.is_empty() {
@@ -279,6 +353,25 @@ impl Shared {
     }
 }
 
+/// Returns the dead letter if it can be published.
+fn copied_within(parcel: Parcel, limits: FrameLimits) -> Option<Parcel> {
+    Some(parcel).filter(|parcel| frame::size(&parcel.properties) <= limits.any())
+}
+
+/// Returns how a message is rejected. `has_net`: the server dead-letters what is rejected. `was_tried`: the message was handed
+/// out, or rejecting it has failed before.
+///
+/// Without the net, a message goes back, and the server counts the delivery: a limit to them may end it. A message that was not
+/// handed out stays for a while first, as it comes again at once. A message of an ordered queue stays, as its followers would
+/// overtake it.
+fn rejection(has_net: bool, ordered: bool, was_tried: bool) -> Rejection {
+    match (has_net, ordered) {
+        (true, _) => Rejection::DeadLetter,
+        (false, false) if was_tried => Rejection::Return,
+        (false, _) => Rejection::Stay,
+    }
+}
+
 /// Returns the first copy of a message whose headers fit: down the delay ladder, if it has a rung, or to the queue at once.
 fn first_fitting(mail: &Mail, rung: Option<Rung>, queue: &str, attempts: u32, limits: FrameLimits) -> Option<Parcel> {
     let fits = |parcel: &Parcel, most: usize| frame::size(&parcel.properties) <= most;
@@ -299,6 +392,15 @@ fn is_stored(routed: Result<Routed, QueueError>) -> Result<(), LeaseError> {
     }
 }
 
+/// Returns the error of a message that cannot get into the dead-letter queue.
+fn too_large(queue: &str) -> String {
+    format!(
+        "the headers of the message are too large for a copy in the dead-letter queue, and `{queue}` lacks the arguments by which \
+         RabbitMQ moves a message itself: raise `frame_max` in rabbitmq.conf, of which hostler uses at most {} KiB",
+        tuning::MOST / 1024
+    )
+}
+
 fn lost() -> LeaseError {
     LeaseError::Lost("the channel has ended, so RabbitMQ has the message again".to_owned())
 }
@@ -313,6 +415,17 @@ mod tests {
 
     use super::*;
 
+    /// Its copy does not fit, so it would be worn out again and again.
+    #[test]
+    fn a_message_without_a_dead_letter_is_rejected() {
+        use Rejection::{DeadLetter, Return, Stay};
+
+        let all = [true, false].map(|has_net| {
+            [true, false].map(|ordered| [true, false].map(|was_tried| rejection(has_net, ordered, was_tried)))
+        });
+        assert_eq!(all, [[[DeadLetter; 2]; 2], [[Stay, Stay], [Return, Stay]]]);
+    }
+
     /// A header frame that is too large ends the connection.
     #[test]
     fn a_copy_that_would_grow_too_large_takes_another_way() {
@@ -325,6 +438,17 @@ mod tests {
             let mail = Mail::read(delivery, |_| false, false, SystemTime::now());
             first_fitting(&mail, rung, "jobs", 2, limits).map(|parcel| parcel.exchange)
         };
+        let dead_letter = |most: u32| {
+            let mut delivery = Delivery::mock(1, "".into(), "jobs".into(), false, Vec::new());
+            let mut table = FieldTable::default();
+            table.insert("h".into(), AMQPValue::LongString("x".repeat(9000).into()));
+            delivery.properties = BasicProperties::default().with_headers(table);
+            let size = u32::try_from(frame::size(&delivery.properties)).unwrap();
+            let mail = Mail::read(delivery, |_| false, false, SystemTime::now());
+            let limits = FrameLimits::new(size - most);
+            copied_within(mail.dead_letter_within(limits.copied(), "dead", "why", "jobs", 3), limits).is_some()
+        };
+        assert_eq!([0, 8, 9].map(dead_letter), [true, true, false], "the server tolerates 8 bytes");
         let rung = || Some(Rung { exchange: "ladder".to_owned(), key: "1.jobs".to_owned() });
         assert_eq!(way(7000, rung()).as_deref(), Some("ladder"));
         assert_eq!(way(8000, rung()).as_deref(), Some(""), "each level would add to it");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hostler_queue::{LeaseHandle, QueueError};
 use lapin::Channel;
-use lapin::options::{BasicAckOptions, BasicNackOptions};
+use lapin::options::{BasicAckOptions, BasicNackOptions, BasicRejectOptions};
 use tokio::sync::Notify;
 
 use super::Source;
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     lost: Notify,
     /// Set from a rest until the server may send as many messages ahead as the window has.
     pub(super) is_narrow: AtomicBool,
+    /// Set once the server is known to dead-letter what is rejected.
+    pub(super) has_net: AtomicBool,
     /// Set while this host may have the turn to receive from the ordered queue.
     pub(super) has_turn: AtomicBool,
 }
@@ -56,6 +58,11 @@ impl Acks {
     /// Returns a message to its queue.
     pub(super) async fn requeue(&self, tag: u64) -> lapin::Result<()> {
         self.channel.basic_nack(tag, BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await
+    }
+
+    /// Rejects a message. The server dead-letters it, or, with `requeue`, returns it to its queue and counts a delivery.
+    pub(super) async fn reject(&self, tag: u64, requeue: bool) -> lapin::Result<()> {
+        self.channel.basic_reject(tag, BasicRejectOptions { requeue }).await
     }
 
     /// Closes the channel. The server takes back its messages.
@@ -81,8 +88,8 @@ impl Shared {
         let unacked = if source.channel.of_dead_letters().is_some() { unacked.ignore_count() } else { unacked };
         let state = SharedState { unacked, acks: None, taken_back: Vec::new(), ended: None };
         let (changed, sooner, lost) = (Notify::new(), Notify::new(), Notify::new());
-        let (is_narrow, has_turn) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { service, source, state: Mutex::new(state), changed, sooner, lost, is_narrow, has_turn }
+        let (is_narrow, has_net, has_turn) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+        Self { service, source, state: Mutex::new(state), changed, sooner, lost, is_narrow, has_net, has_turn }
     }
 
     /// Returns the number of messages that the server may send ahead for a receive of `max` messages. After a rest, a receive of one

@@ -367,3 +367,15 @@ fn no_ack_is_for_a_message_whose_return_the_server_does_not_know() {
     unacked.left(key(1));
     assert_eq!(unacked.acks(&keys(&[2, 3])), [Ack { tag: 3, multiple: true }]);
 }
+
+#[test]
+fn a_message_was_tried_once_it_was_handed_out_or_its_settlement_has_failed() {
+    let (mut unacked, now) = window(false, &["a", "b"]);
+    let receipt = unacked.lease(1, now + LEASE);
+    unacked.settle(&receipt, now).unwrap();
+    unacked.set_aside(2);
+    assert!(unacked.was_tried(key(1)) && !unacked.was_tried(key(2)));
+    unacked.failed(key(2), now);
+    unacked.set_aside(2);
+    assert!(unacked.was_tried(key(2)) && !unacked.was_tried(key(3)));
+}
