@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::feed::Feed;
+use self::feed::{Feed, Need};
 pub(super) use self::shared::Shared;
 use super::Service;
 use super::ladder;
@@ -173,28 +173,53 @@ impl RabbitQueue {
         }
     }
 
-    /// Hands out messages that are ready.
-    fn take(&self, max: usize, lease: Duration) -> Vec<Delivery> {
+    /// Hands out messages that are ready. Also returns the number of others, which are now being settled.
+    fn take(&self, max: usize, lease: Duration) -> (Vec<Delivery>, usize) {
         let (deliveries, others) = triage::take(&self.shared, max, lease);
+        let passed = others.len();
         if !others.is_empty() {
             let shared = Arc::clone(&self.shared);
             // A task, because the leases of the deliveries have begun.
             tokio::spawn(async move { shared.dispose(others).await });
         }
-        deliveries
+        (deliveries, passed)
     }
 
-    /// Lets the server send more messages ahead if a receive of `max` messages needs them.
-    async fn widen(&self, max: usize) -> Result<(), QueueError> {
+    /// Lets the server send more messages ahead if a receive with this need lacks them. Returns early if `stop` is cancelled.
+    async fn widen(&self, need: Need, stop: &CancellationToken) -> Result<(), QueueError> {
         if !self.shared.source.ordered && !self.shared.is_narrow.load(Ordering::SeqCst) {
             return Ok(());
         }
+        if let Ok(feed) = self.feed.try_lock()
+            && let Some(feed) = &*feed
+            && !feed.lacks(need)
+        {
+            self.note_width(feed);
+            return Ok(());
+        }
+        // A task, so that a stop ends only the wait, as in `listen`.
+        let (queue, stopped) = (self.clone(), stop.clone());
+        let widening = tokio::spawn(async move { queue.widen_feed(need, &stopped).await });
+        tokio::select! {
+            widened = widening => widened.unwrap_or_else(|error| Err(QueueError::Unavailable(error.to_string()))),
+            () = stop.cancelled() => Ok(()),
+        }
+    }
+
+    /// Begins nothing after `stop` was cancelled, because a rest may follow.
+    async fn widen_feed(&self, need: Need, stop: &CancellationToken) -> Result<(), QueueError> {
         let mut feed = self.feed.lock().await;
-        let Some(feed) = &mut *feed else { return Ok(()) };
-        if feed.widen(max).await? {
-            self.shared.is_narrow.store(false, Ordering::SeqCst);
+        if let Some(feed) = feed.as_mut().filter(|_| !stop.is_cancelled()) {
+            feed.widen(need).await?;
+            self.note_width(feed);
         }
         Ok(())
+    }
+
+    fn note_width(&self, feed: &Feed) {
+        if feed.is_wide() && !feed.rests() {
+            self.shared.is_narrow.store(false, Ordering::SeqCst);
+        }
     }
 
     /// Closes the channel of an ordered queue that rests, once nothing of it is in hand. The server then has all messages at
@@ -249,21 +274,23 @@ impl Queue for RabbitQueue {
         if request.wait.is_zero() {
             self.catch_up().await?;
         }
+        let mut need = Need { max, passed: 0 };
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let taken = self.take(max, request.lease);
+            let (taken, passed) = self.take(max, request.lease);
+            need.passed += passed;
             if !taken.is_empty() || stop.is_cancelled() {
                 return Ok(taken);
             }
             if self.shared.lock().ended.is_some() {
                 return Err(self.shared.ended());
             }
-            self.widen(max).await?;
+            self.widen(need, stop).await?;
             if Instant::now() >= deadline {
                 self.catch_up().await?;
-                return Ok(self.take(max, request.lease));
+                return Ok(self.take(max, request.lease).0);
             }
             tokio::select! {
                 () = changed => {}

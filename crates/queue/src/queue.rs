@@ -107,7 +107,8 @@ pub trait Queue: Send + Sync + 'static {
     /// the rest, so neither it nor another call of this method may begin before this call has ended. There is one exception:
     /// a receive whose `stop` is already cancelled ends no rest, and may begin at any time. A receive of one message after a
     /// rest, such as a breaker's probe, brings no others along: they would have to go back at the next rest, which a service
-    /// may count as a delivery. The default does nothing, for services that send only what a receive asks for.
+    /// may count as a delivery. It may bring others if many messages come first that cannot be handed out. The default does
+    /// nothing, for services that send only what a receive asks for.
     async fn rest(&self) {}
 
     /// Waits until the service takes leases away before their ends, and returns these leases. For example, RabbitMQ takes

@@ -14,8 +14,8 @@ pub(super) enum Lull {
     None,
     /// The rate limit permits no message until this time.
     Until(Instant),
-    /// The breaker waits for the result of its probe. Receives admitted by the probe may have brought a whole window to this
-    /// consumer, which would be kept until the probe ends.
+    /// The breaker waits for the result of its probe. The service may have sent other messages ahead, which would be kept until the
+    /// probe ends: before the breaker opened, or for a probe that had to pass over many messages.
     Probe,
 }
 

@@ -31,6 +31,26 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Maximum sleep of the clock while no message is in hand.
 const IDLE: Duration = Duration::from_secs(3600);
 
+/// Number of messages that one receive passes over until it lets the server send more than one at a time: each is settled before
+/// the next one comes.
+const MOST_PASSED: usize = 64;
+
+/// The messages that a receive call needs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Need {
+    /// Maximum number of messages that it returns.
+    pub(super) max: usize,
+    /// Number of messages that came and could not be handed out.
+    pub(super) passed: usize,
+}
+
+impl Need {
+    /// Returns `true` if a window is too small, in which this number of messages may stay for long.
+    fn exceeds(self, window: usize, busy: usize) -> bool {
+        busy + self.max > window || self.passed >= MOST_PASSED
+    }
+}
+
 /// A channel that receives a queue's messages.
 pub(super) struct Feed {
     shared: Arc<Shared>,
@@ -209,30 +229,37 @@ impl Feed {
         self.shared.change(Unacked::rest)
     }
 
-    /// Lets the server send more messages ahead, if the consumer has no room for the `max` that are asked for, or if its messages are
-    /// of an ordered queue and all wait for the heads of their groups. Otherwise a group whose head is held would hold up all groups
-    /// behind it. Returns `true` if the server may now send as many ahead as the queue's window has.
+    /// Returns `true` if the server may send as many messages ahead as the queue's window has.
+    pub(super) fn is_wide(&self) -> bool {
+        self.inflow.as_ref().is_some_and(|inflow| inflow.window >= self.shared.source.window)
+    }
+
+    /// Returns `true` if the consumer has no room for what a receive needs, or if its messages are of an ordered queue and all wait
+    /// for the heads of their groups. Otherwise a group whose head is held would hold up all groups behind it.
+    pub(super) fn lacks(&self, need: Need) -> bool {
+        let (source, Some(inflow)) = (&self.shared.source, &self.inflow) else { return false };
+        if self.rests {
+            return false;
+        }
+        let state = self.shared.lock();
+        let (from, window) = (inflow.from, usize::from(inflow.window));
+        !self.is_wide() && need.exceeds(window, state.unacked.busy_from(from))
+            || source.ordered && state.unacked.is_stuck(from, window)
+    }
+
+    /// Lets the server send more messages ahead if a receive lacks them, unless the queue rests.
     ///
     /// # Errors
     /// As [`Self::resume`].
-    pub(super) async fn widen(&mut self, max: usize) -> Result<bool, QueueError> {
-        let (source, Some(inflow)) = (&self.shared.source, &self.inflow) else { return Ok(false) };
-        let is_narrow = inflow.window < source.window;
-        let (is_short, is_stuck) = {
-            let state = self.shared.lock();
-            let is_short = is_narrow && state.unacked.busy_from(inflow.from) + max > inflow.window.into();
-            (is_short, source.ordered && state.unacked.is_stuck(inflow.from, inflow.window.into()))
-        };
-        if is_stuck {
-            tracing::debug!(queue = source.queue, "all messages in hand wait for their groups");
+    pub(super) async fn widen(&mut self, need: Need) -> Result<(), QueueError> {
+        if !self.lacks(need) {
+            return Ok(());
         }
-        if is_short || is_stuck {
-            let window = source.window;
-            // The prefetch of a consumer cannot be changed. What it has stays here when it is cancelled.
-            self.restart(window).await?;
-            return Ok(true);
-        }
-        Ok(!is_narrow)
+        let source = &self.shared.source;
+        tracing::debug!(queue = source.queue, "more messages are needed than the server sends ahead");
+        let window = source.window;
+        // The prefetch of a consumer cannot be changed. What it has stays here when it is cancelled.
+        self.restart(window).await
     }
 
     /// Returns the means to learn what the server has.
@@ -274,8 +301,14 @@ impl Glance {
         }
         let state = self.shared.lock();
         let is_full = state.unacked.len_from(self.from) >= usize::from(self.window);
-        Ok(state.unacked.expects_returns() || (answered.message_count() > 0 && !is_full))
+        Ok(may_come(is_full, state.unacked.expects_returns(), answered.message_count()))
     }
+}
+
+/// Returns `true` if messages may be on their way. `is_full`: the server has sent as many ahead as it may. `ready`: number of
+/// messages that it has.
+fn may_come(is_full: bool, expects_returns: bool, ready: u32) -> bool {
+    !is_full && (expects_returns || ready > 0)
 }
 
 fn cannot_receive(queue: &str, error: &lapin::Error) -> QueueError {
@@ -358,5 +391,27 @@ async fn watch_link(shared: Arc<Shared>, number: u64, probe: Channel) {
             Ok(Err(error)) => return shared.end(number, &error.to_string()),
             Err(_) => return shared.end(number, &format!("no sign of life for {:?}", 2 * half)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_comes_to_a_full_window() {
+        assert_eq!([may_come(true, true, 1), may_come(true, true, 0)], [false, false]);
+        assert_eq!(
+            [may_come(false, true, 0), may_come(false, false, 1), may_come(false, false, 0)],
+            [true, true, false]
+        );
+    }
+
+    #[test]
+    fn a_probe_gets_past_many_messages_that_cannot_be_handed_out() {
+        let exceeds = |max, passed, busy| Need { max, passed }.exceeds(1, busy);
+        assert!(!exceeds(1, 0, 0) && !exceeds(1, MOST_PASSED - 1, 0));
+        assert!(exceeds(1, MOST_PASSED, 0));
+        assert!(exceeds(2, 0, 0) && exceeds(1, 0, 1), "there is no room");
     }
 }
