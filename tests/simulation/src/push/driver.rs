@@ -72,7 +72,7 @@ impl Driver {
         if service.is_struck(service.scenario.rates.refusals) {
             return Err(unavailable("the service is busy"));
         }
-        let generation = service.listen(life);
+        let generation = service.listen(life, request.max);
         loop {
             let changed = service.changed.notified();
             tokio::pin!(changed);

@@ -36,6 +36,8 @@ struct Stored {
     not_before: Option<Instant>,
     attempts: u32,
     place: Place,
+    /// Number of the last listening for which it was sent ahead.
+    sent_for: u32,
 }
 
 /// The connection of the current process.
@@ -46,6 +48,12 @@ struct Connection {
     generation: u32,
     /// True while the service sends messages: from a receive to a rest.
     listens: bool,
+    /// Number of the present listening, or of the last one.
+    listening: u32,
+    /// True from a rest until the whole window is open.
+    has_rested: bool,
+    /// True while the service sends one message ahead at most: the first receive after a rest asked for one.
+    is_narrow: bool,
     /// Receive calls in progress, with their stops.
     receives: BTreeMap<u32, CancellationToken>,
     /// Number of rest calls in progress.
@@ -141,7 +149,8 @@ impl Service {
         self.judge.sent(&name, group.as_deref(), not_before);
         let message = Message { group, ..Message::new(format!("id-{name}"), name.clone()) };
         let place = Place::Queued(Instant::now());
-        self.lock().stored.push(Stored { message: Arc::new(message), name, not_before, attempts: 0, place });
+        let stored = Stored { message: Arc::new(message), name, not_before, attempts: 0, place, sent_for: 0 };
+        self.lock().stored.push(stored);
         self.changed.notify_waiters();
     }
 
@@ -228,11 +237,27 @@ impl Service {
         Open { service: self, life, number }
     }
 
-    /// Lets the service send messages, and returns the number of the connection.
-    pub fn listen(&self, life: usize) -> u32 {
+    /// Lets the service send messages for a receive of `max`, and returns the number of the connection.
+    pub fn listen(&self, life: usize, max: usize) -> u32 {
         let mut state = self.lock();
-        state.connection.listens |= state.connection.life == life;
+        if state.connection.life == life && !state.connection.listens {
+            state.count += 1;
+            let (listening, connection) = (state.count, &mut state.connection);
+            connection.listens = true;
+            connection.listening = listening;
+            connection.is_narrow = connection.has_rested && max == 1;
+            connection.has_rested = connection.is_narrow;
+        }
         state.connection.generation
+    }
+
+    /// Opens the whole window if a receive of `max` messages needs it.
+    fn widen(state: &mut State, max: usize) {
+        let State { stored, connection, .. } = state;
+        let is_busy = |one: &&Stored| one.sent_for == connection.listening && matches!(one.place, Place::Leased { .. });
+        if connection.is_narrow && stored.iter().filter(is_busy).count() + max > 1 {
+            (connection.is_narrow, connection.has_rested) = (false, false);
+        }
     }
 
     /// Begins the announcement of a rest. No other may be under way, and no receive call.
@@ -260,6 +285,7 @@ impl Service {
         let now = Instant::now();
         state.connection.rests -= 1;
         state.connection.listens = false;
+        state.connection.has_rested = true;
         for one in state.stored.iter_mut().filter(|one| one.place == Place::Ahead) {
             one.place = Place::Queued(now);
         }
@@ -302,8 +328,13 @@ impl Service {
         if !state.connection.listens || now < state.down_until {
             return;
         }
-        let is_out = |one: &&Stored| matches!(one.place, Place::Ahead | Place::Leased { .. });
-        let room = self.scenario.window.saturating_sub(state.stored.iter().filter(is_out).count());
+        let Connection { listening, is_narrow, .. } = state.connection;
+        // What was sent before the last rest takes no room from a probe.
+        let is_out = |one: &&Stored| {
+            matches!(one.place, Place::Ahead | Place::Leased { .. }) && (!is_narrow || one.sent_for == listening)
+        };
+        let window = if is_narrow { 1 } else { self.scenario.window };
+        let room = window.saturating_sub(state.stored.iter().filter(is_out).count());
         let mut groups = BTreeSet::new();
         let mut ready = Vec::new();
         for (index, one) in state.stored.iter().enumerate().filter(|(_, one)| one.place != Place::Gone) {
@@ -317,6 +348,7 @@ impl Service {
         state.rng.shuffle(&mut ready);
         for index in ready.into_iter().take(room) {
             state.stored[index].place = Place::Ahead;
+            state.stored[index].sent_for = listening;
         }
     }
 
@@ -329,6 +361,7 @@ impl Service {
         if (state.connection.life, state.connection.generation) != (life, generation) {
             return Err(());
         }
+        Self::widen(&mut state, request.max);
         self.send(&mut state);
         let now = Instant::now();
         let state = &mut *state;
