@@ -2,16 +2,8 @@
 
 use hostler_types::channel::Filter;
 
+use super::management::Bound;
 use super::topology::{Binding, EVERYTHING};
-
-/// A binding of a queue as the management API lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Bound {
-    pub(super) exchange: String,
-    pub(super) pattern: String,
-    /// Set if the binding has arguments. hostler's bindings have none.
-    pub(super) has_arguments: bool,
-}
 
 impl Bound {
     fn is(&self, binding: &Binding) -> bool {

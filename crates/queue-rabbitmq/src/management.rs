@@ -11,7 +11,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::Options;
-use super::bindings::Bound;
 use super::drift::SINGLE;
 
 /// Maximum time of a request.
@@ -65,6 +64,15 @@ struct Binding {
 struct Exchange {
     #[serde(rename = "type")]
     kind: String,
+}
+
+/// A binding of a queue as the management API lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bound {
+    pub(super) exchange: String,
+    pub(super) pattern: String,
+    /// Set if the binding has arguments. hostler's bindings have none.
+    pub(super) has_arguments: bool,
 }
 
 /// Arguments of a queue or a binding.

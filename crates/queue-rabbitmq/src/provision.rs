@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use hostler_queue::{Change, ChannelSpec, Finding, Provisioner, QueueError};
 use hostler_types::channel::Channel;
 
-use super::bindings::{self, Bound};
+use super::bindings;
+use super::management::Bound;
 use super::topology::{self, Binding, QueueSpec};
 use super::{RabbitBroker, Service};
 
