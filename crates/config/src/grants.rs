@@ -131,11 +131,13 @@ impl AmqpUrl {
         &self.0
     }
 
-    /// Returns `true` if the text has the form of such a URL.
+    /// Returns `true` if the text has the form of such a URL. Behind the hosts there is no `@`: a part of the password would be taken
+    /// for a host, and shown.
     pub fn is_one(text: &str) -> bool {
         let rest = text.split_once("://").filter(|(scheme, _)| matches!(*scheme, "amqp" | "amqps"));
         let has_space = text.contains(|char: char| char.is_whitespace() || char.is_control());
-        rest.is_some_and(|(_, rest)| !rest.is_empty()) && !has_space
+        let is_whole = |rest: &str| !rest[rest.find(['/', '?', '#']).unwrap_or(rest.len())..].contains('@');
+        rest.is_some_and(|(_, rest)| !rest.is_empty() && is_whole(rest)) && !has_space
     }
 }
 
@@ -148,8 +150,10 @@ impl fmt::Debug for AmqpUrl {
 impl Read for AmqpUrl {
     fn read(value: &Value) -> Result<Self, String> {
         let url = value.as_str().filter(|url| Self::is_one(url));
-        let fault =
-            || "the value is not an address of RabbitMQ (it is not shown: it may contain a password)".to_owned();
+        let fault = || {
+            "the value is not an address of RabbitMQ (it is not shown: it may contain a password, in which `/`, `?` and `#` \
+                are %2F, %3F and %23)".to_owned()
+        };
         url.map(|url| Self(url.to_owned())).ok_or_else(fault)
     }
 }
@@ -302,6 +306,17 @@ mod tests {
             "/a",
         ] {
             assert!(dirs(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_rabbitmq_has_no_part_of_a_password_behind_its_hosts() {
+        for url in ["amqp://h", "amqps://me:p%2Fw@h:1,i:2/v?frame_max=8192", "amqp://me:a@b@h/"] {
+            assert!(AmqpUrl::is_one(url), "{url}");
+        }
+        let urls = ["amqp://me:1/pw@h", "amqp://me:1?pw@h", "amqp://me:1#pw@h", "amqp://me:pw@h:1,amqp://me:pw@i:2"];
+        for url in urls.into_iter().chain(["amqp://", "http://h", "amqp://h x"]) {
+            assert!(!AmqpUrl::is_one(url), "{url}");
         }
     }
 }
