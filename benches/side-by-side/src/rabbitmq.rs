@@ -112,7 +112,7 @@ pub async fn run(arguments: &Arguments) -> Result<bool> {
         places: Places::of(arguments)?,
         connection: amqp::connect(&url).await?,
         url,
-        backlog: arguments.number("backlog")?.unwrap_or(if quick { 20_000 } else { 60_000 }),
+        backlog: arguments.number("backlog")?.unwrap_or(if quick { 50_000 } else { 200_000 }),
         warm_up: seconds("warm-up", 1.0, 0.2)?,
         window: seconds("seconds", 2.0, 0.5)?,
         loud: arguments.has("loud"),
