@@ -122,7 +122,7 @@ fn a_new_channel_loses_what_is_in_hand_and_no_receipt_is_good_for_it() {
     // A settlement of the old channel ends only now.
     assert!(unacked.get(key(2)).is_none(), "the tag is that of another message");
     unacked.gone(key(2));
-    assert!(unacked.back(key(2), true));
+    assert!(!unacked.back(key(2), true));
     unacked.keep(key(2), SECOND, true, now);
     unacked.failed(key(2), now);
     assert_eq!((unacked.len(), unacked.waiting()), (2, (0, 0)), "both are handed out, as they were");
