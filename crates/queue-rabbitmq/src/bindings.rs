@@ -34,7 +34,7 @@ pub(super) fn are_selective(wanted: &[Binding]) -> bool {
 /// `wanted`: the channel's bindings, which are to one topic exchange.
 ///
 /// A binding with arguments is someone else's. A binding whose own pattern passes the filter brings nothing that the filter refuses.
-/// Where the channel's bindings let everything pass, no other binding makes a difference.
+/// No other binding makes a difference where the channel's bindings let everything pass.
 pub(super) fn left_over(wanted: &[Binding], filter: &Filter, bound: &[Bound]) -> Vec<Binding> {
     let Some(Binding { exchange, queue, .. }) = wanted.first().filter(|_| are_selective(wanted)) else {
         return Vec::new();

@@ -29,15 +29,16 @@ const HEAD: usize = 7;
 
 /// Changes the server's limit for the library. `content`: that of the server's proposal.
 pub(super) fn raise(content: &mut [u8], spare: u32) {
-    change(content, |limit| told(if limit == 0 { UNLIMITED } else { limit }, spare));
+    change(content, |limit| for_library(if limit == 0 { UNLIMITED } else { limit }, spare));
 }
 
 /// Returns the limit of the URL, if there is one, as the library is told of it. Zero stands for the server's limit.
 pub(super) fn raise_own(limit: Option<u32>, spare: u32) -> Option<u32> {
-    limit.map(|limit| if limit == 0 { 0 } else { told(limit, spare) })
+    limit.map(|limit| if limit == 0 { 0 } else { for_library(limit, spare) })
 }
 
-fn told(limit: u32, spare: u32) -> u32 {
+/// Returns the limit that the library gets for one of the server or the URL.
+fn for_library(limit: u32, spare: u32) -> u32 {
     limit.min(MOST) + spare
 }
 
