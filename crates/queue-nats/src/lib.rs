@@ -1,0 +1,1 @@
+//! Driver of NATS: JetStream streams as queues, and core subjects with acknowledgements.
