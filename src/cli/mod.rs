@@ -37,6 +37,7 @@ mod top;
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
@@ -238,7 +239,9 @@ fn check_health(command: &CheckHealth) -> Exit {
 }
 
 /// Runs the future of a command on a new single-threaded runtime.
-fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+fn block_on<'a, T>(future: impl Future<Output = Result<T>> + 'a) -> Result<T> {
+    // Behind a pointer, so that the runtime's part is translated once for each type of result.
+    let future: Pin<Box<dyn Future<Output = Result<T>> + 'a>> = Box::pin(future);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(Exit::Internal, error))?;
     let result = runtime.block_on(future);

@@ -75,7 +75,7 @@ use hostler_queue::Queue;
 use hostler_queue_telemetry::Replies;
 use hostler_telemetry::metrics::ConsumerMetrics;
 use hostler_telemetry::traces::Traces;
-use hostler_types::Rate;
+use hostler_types::{BoxFuture, Rate};
 
 /// Phase of the hostler process, from normal operation to the end of the shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -171,7 +171,7 @@ impl Consumer {
     ///
     /// The initial value of `phase` counts as [`Phase::Running`]; only changes are handled. A dropped sender counts as
     /// [`Phase::Deadline`].
-    pub async fn run(self, phase: watch::Receiver<Phase>) -> Summary {
-        event_loop::EventLoop::new(self).run(phase).await
+    pub fn run(self, phase: watch::Receiver<Phase>) -> BoxFuture<'static, Summary> {
+        Box::pin(async move { event_loop::EventLoop::new(self).run(phase).await })
     }
 }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::notice::Notice;
 use hostler_types::Backoff;
+use hostler_types::BoxFuture;
 
 /// Maximum number of attempts per notice.
 const TRIES: u32 = 5;
@@ -40,19 +41,25 @@ pub enum Undelivered {
 ///
 /// # Errors
 /// The error of the last attempt.
-pub async fn deliver(notifier: &dyn Notifier, notice: &Notice, stop: &CancellationToken) -> Result<(), Undelivered> {
-    for tried in 1.. {
-        let (text, asked) = match notifier.carry(notice).await {
-            Err(Undelivered::Passing(text, asked)) if tried < TRIES => (text, asked),
-            ended => return ended,
-        };
-        let wait = asked.map_or_else(|| PAUSE.rest(tried - 1, fastrand::f64()), |asked| asked.min(PAUSE.longest));
-        tokio::select! {
-            () = sleep(wait) => {}
-            () = stop.cancelled() => return Err(Undelivered::Passing(text, None)),
+pub fn deliver<'a>(
+    notifier: &'a dyn Notifier,
+    notice: &'a Notice,
+    stop: &'a CancellationToken,
+) -> BoxFuture<'a, Result<(), Undelivered>> {
+    Box::pin(async move {
+        for tried in 1.. {
+            let (text, asked) = match notifier.carry(notice).await {
+                Err(Undelivered::Passing(text, asked)) if tried < TRIES => (text, asked),
+                ended => return ended,
+            };
+            let wait = asked.map_or_else(|| PAUSE.rest(tried - 1, fastrand::f64()), |asked| asked.min(PAUSE.longest));
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = stop.cancelled() => return Err(Undelivered::Passing(text, None)),
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 #[cfg(test)]

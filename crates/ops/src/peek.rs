@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::requeue::{self, Condition, Ended, MoveRequest, Note};
 use hostler_queue::{Admin, QueueError};
+use hostler_types::BoxFuture;
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
@@ -52,33 +53,35 @@ impl Looked {
 ///
 /// # Errors
 /// [`QueueError`]: the queue cannot be opened. Later errors are in [`Ended`].
-pub async fn look(
-    broker: &dyn Admin,
+pub fn look<'a>(
+    broker: &'a dyn Admin,
     look: Look,
-    stop: &CancellationToken,
-    show: &mut (dyn FnMut(&Message) + Send),
-) -> Result<Looked, QueueError> {
-    let Look { at, conditions, max, began } = look;
-    let mut left = max;
-    let mut each = |message: &Message| {
-        if conditions.iter().all(|condition| condition.holds(message, began)) {
-            show(message);
-            left = left.saturating_sub(1);
+    stop: &'a CancellationToken,
+    show: &'a mut (dyn FnMut(&Message) + Send),
+) -> BoxFuture<'a, Result<Looked, QueueError>> {
+    Box::pin(async move {
+        let Look { at, conditions, max, began } = look;
+        let mut left = max;
+        let mut each = |message: &Message| {
+            if conditions.iter().all(|condition| condition.holds(message, began)) {
+                show(message);
+                left = left.saturating_sub(1);
+            }
+            if left == 0 || stop.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        if broker.peek(&at, &mut each).await? {
+            return Ok(Looked::whole(if stop.is_cancelled() { Ended::Stopped } else { Ended::Done }));
         }
-        if left == 0 || stop.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    if broker.peek(&at, &mut each).await? {
-        return Ok(Looked::whole(if stop.is_cancelled() { Ended::Stopped } else { Ended::Done }));
-    }
-    let order = MoveRequest { from: at, to: None, conditions, max: Some(max), rate: None, dry_run: true, began };
-    let mut tell = |note: Note<'_>| {
-        if let Note::WouldMove(message) = note {
-            show(message);
+        let order = MoveRequest { from: at, to: None, conditions, max: Some(max), rate: None, dry_run: true, began };
+        let mut tell = |note: Note<'_>| {
+            if let Note::WouldMove(message) = note {
+                show(message);
+            }
+        };
+        let (report, ended, unfinished) = requeue::look(broker, order, stop, &mut tell).await?;
+        if ended != Ended::Done || report.moved >= max || report.not_looked_at == 0 {
+            return Ok(Looked::whole(ended));
         }
-    };
-    let (report, ended, unfinished) = requeue::look(broker, order, stop, &mut tell).await?;
-    if ended != Ended::Done || report.moved >= max || report.not_looked_at == 0 {
-        return Ok(Looked::whole(ended));
-    }
-    Ok(Looked { ended, unseen: report.not_looked_at, unfinished })
+        Ok(Looked { ended, unseen: report.not_looked_at, unfinished })
+    })
 }

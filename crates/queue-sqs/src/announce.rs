@@ -6,6 +6,7 @@ use super::Options;
 use super::clients::Clients;
 use super::fault::Fault;
 use hostler_queue::QueueError;
+use hostler_types::BoxFuture;
 
 /// Maximum length of a subject in characters (AWS limit: 100 ASCII characters).
 const MAX_SUBJECT: usize = 100;
@@ -31,14 +32,16 @@ impl Announcer {
     ///
     /// # Errors
     /// [`QueueError::Refused`]: `topic` is not the ARN of a topic.
-    pub async fn new(options: &Options, topic: &str) -> Result<Self, QueueError> {
-        let parts: Vec<_> = topic.split(':').collect();
-        let ["arn", _, "sns", region, _, name] = parts[..] else { return Err(no_topic(topic)) };
-        if region.is_empty() || name.is_empty() {
-            return Err(no_topic(topic));
-        }
-        let options = Options { region: Some(region.to_owned()), ..options.clone() };
-        Ok(Self { clients: Clients::new(&options).await?, topic: topic.to_owned() })
+    pub fn new<'a>(options: &'a Options, topic: &'a str) -> BoxFuture<'a, Result<Self, QueueError>> {
+        Box::pin(async move {
+            let parts: Vec<_> = topic.split(':').collect();
+            let ["arn", _, "sns", region, _, name] = parts[..] else { return Err(no_topic(topic)) };
+            if region.is_empty() || name.is_empty() {
+                return Err(no_topic(topic));
+            }
+            let options = Options { region: Some(region.to_owned()), ..options.clone() };
+            Ok(Self { clients: Clients::new(&options).await?, topic: topic.to_owned() })
+        })
     }
 
     /// Publishes `text` with this subject, in a single attempt. If `text` has more than 250 KiB, only its beginning is
@@ -46,16 +49,18 @@ impl Announcer {
     ///
     /// # Errors
     /// [`QueueError`]: SNS did not confirm the publication.
-    pub async fn publish(&self, subject: &str, text: &str) -> Result<(), QueueError> {
-        let text = text.get(..text.floor_char_boundary(MAX_TEXT)).unwrap_or_default();
-        let message = self.clients.publishes.publish().topic_arn(&self.topic);
-        let mut message = message.subject(ascii(subject)).message(text);
-        if self.topic.ends_with(".fifo") {
-            let id = uuid::Uuid::now_v7().to_string();
-            message = message.message_group_id("hostler").message_deduplication_id(id);
-        }
-        let published = message.send().await;
-        published.map(drop).map_err(|error| Fault::of(&format!("Publish to {}", self.topic), &error).into())
+    pub fn publish<'a>(&'a self, subject: &'a str, text: &'a str) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(async move {
+            let text = text.get(..text.floor_char_boundary(MAX_TEXT)).unwrap_or_default();
+            let message = self.clients.publishes.publish().topic_arn(&self.topic);
+            let mut message = message.subject(ascii(subject)).message(text);
+            if self.topic.ends_with(".fifo") {
+                let id = uuid::Uuid::now_v7().to_string();
+                message = message.message_group_id("hostler").message_deduplication_id(id);
+            }
+            let published = message.send().await;
+            published.map(drop).map_err(|error| Fault::of(&format!("Publish to {}", self.topic), &error).into())
+        })
     }
 }
 

@@ -89,6 +89,7 @@ use hostler_queue::{
     Admin, Body, Broker, Change, ChannelSpec, Depth, Disposal, Finding, Inventory, Listing, ManagedQueue, ManagedTopic,
     Origin, Provisioner, Queue, QueueError, QueueUse, Redriven, Removal, SendError, Sent, StoredBodies,
 };
+use hostler_types::BoxFuture;
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
 use names::Names;
@@ -165,12 +166,14 @@ impl SqsBroker {
     ///
     /// # Errors
     /// [`QueueError::Refused`]: neither `options` nor the AWS environment sets a region.
-    pub async fn connect(options: Options) -> Result<Self, QueueError> {
-        let clients = Clients::new(&options).await?;
-        let names = Names::new(&options.prefix);
-        let resolver = Resolver::default();
-        let (runtime, uncounted) = (Handle::current(), Once::new());
-        Ok(Self(Arc::new(Service { options, names, clients, resolver, runtime, uncounted })))
+    pub fn connect(options: Options) -> BoxFuture<'static, Result<Self, QueueError>> {
+        Box::pin(async move {
+            let clients = Clients::new(&options).await?;
+            let names = Names::new(&options.prefix);
+            let resolver = Resolver::default();
+            let (runtime, uncounted) = (Handle::current(), Once::new());
+            Ok(Self(Arc::new(Service { options, names, clients, resolver, runtime, uncounted })))
+        })
     }
 
     /// Runs `work` on the runtime on which the broker was created, and returns its result.

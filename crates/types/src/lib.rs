@@ -2,6 +2,7 @@
 //! on no other crate of hostler, performs no I/O, and requires no runtime.
 
 mod backoff;
+mod boxed;
 pub mod channel;
 pub mod digest;
 pub mod duration;
@@ -14,6 +15,7 @@ mod state;
 mod timestamp;
 
 pub use backoff::Backoff;
+pub use boxed::BoxFuture;
 pub use outcome::OutcomeKind;
 pub use rate::{Bucket, Rate};
 pub use state::State;

@@ -11,6 +11,7 @@ use super::watch::{Look, Watch};
 use crate::delivery::{Notifier, deliver};
 use crate::notice::Notice;
 use hostler_queue::{Inventory, QueueError, Unread};
+use hostler_types::BoxFuture;
 
 /// Maximum random variation of the interval, in both directions, as a fraction of the interval. Prevents many processes
 /// from polling at the same time.
@@ -73,48 +74,50 @@ pub async fn look(inventory: &dyn Inventory, threshold: u64) -> Result<Seen, Que
 
 /// Polls the queues until `stop` is cancelled. If there are changes, delivers a notice about them through the notifier.
 /// Passes each event to `step`.
-pub async fn poll_loop(
-    inventory: &dyn Inventory,
+pub fn poll_loop<'a>(
+    inventory: &'a dyn Inventory,
     schedule: Schedule,
-    notifier: Option<&dyn Notifier>,
-    stop: &CancellationToken,
-    step: &mut (dyn FnMut(Step<'_>) + Send),
-) {
-    let (begun, mut watch) = (Instant::now(), Watch::new(schedule.remind));
-    let mut uncounted = Vec::new();
-    loop {
-        let seen = tokio::select! {
-            seen = look(inventory, schedule.threshold) => seen.map_err(|error| error.to_string()),
-            () = stop.cancelled() => return,
-        };
-        let result = match &seen {
-            Ok(seen) => {
-                if seen.uncounted != uncounted {
-                    uncounted.clone_from(&seen.uncounted);
-                    step(Step::Uncounted(&uncounted));
+    notifier: Option<&'a dyn Notifier>,
+    stop: &'a CancellationToken,
+    step: &'a mut (dyn FnMut(Step<'_>) + Send),
+) -> BoxFuture<'a, ()> {
+    Box::pin(async move {
+        let (begun, mut watch) = (Instant::now(), Watch::new(schedule.remind));
+        let mut uncounted = Vec::new();
+        loop {
+            let seen = tokio::select! {
+                seen = look(inventory, schedule.threshold) => seen.map_err(|error| error.to_string()),
+                () = stop.cancelled() => return,
+            };
+            let result = match &seen {
+                Ok(seen) => {
+                    if seen.uncounted != uncounted {
+                        uncounted.clone_from(&seen.uncounted);
+                        step(Step::Uncounted(&uncounted));
+                    }
+                    Look::Seen(&seen.levels, &seen.unread)
                 }
-                Look::Seen(&seen.levels, &seen.unread)
+                Err(error) => {
+                    step(Step::Failed(error));
+                    Look::Failed(error)
+                }
+            };
+            let (delta, next) = watch.after(begun.elapsed(), &result);
+            let unread = seen.as_ref().map_or(&[][..], |seen| &seen.unread);
+            let told = delta.is_empty() || {
+                let notice = notice(&delta, unread, SystemTime::now());
+                step(Step::Tells(&notice));
+                tell(notifier, &notice, stop, step).await
+            };
+            if told {
+                watch = next;
             }
-            Err(error) => {
-                step(Step::Failed(error));
-                Look::Failed(error)
+            tokio::select! {
+                () = sleep(jittered(schedule.every, fastrand::f64())) => {}
+                () = stop.cancelled() => return,
             }
-        };
-        let (delta, next) = watch.after(begun.elapsed(), &result);
-        let unread = seen.as_ref().map_or(&[][..], |seen| &seen.unread);
-        let told = delta.is_empty() || {
-            let notice = notice(&delta, unread, SystemTime::now());
-            step(Step::Tells(&notice));
-            tell(notifier, &notice, stop, step).await
-        };
-        if told {
-            watch = next;
         }
-        tokio::select! {
-            () = sleep(jittered(schedule.every, fastrand::f64())) => {}
-            () = stop.cancelled() => return,
-        }
-    }
+    })
 }
 
 /// Delivers a notice. Returns `true` if the notice was delivered, or if there is no notifier.

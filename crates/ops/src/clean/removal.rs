@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::survey::{QueueFinding, Survey};
 use hostler_queue::{Body, Disposal, Removal};
+use hostler_types::BoxFuture;
 
 /// Maximum number of bodies deleted between two checks of `stop`.
 const BODIES_AT_ONCE: usize = 1000;
@@ -58,33 +59,35 @@ pub struct Done {
 
 /// Deletes the resources one after the other, until `stop` is cancelled. If the deletion of a queue fails, continues
 /// with the next queue. If the deletion of a batch of bodies fails, deletes no further bodies.
-pub async fn remove(inventory: &dyn Disposal, agreed: &Agreed, stop: &CancellationToken) -> Done {
-    let mut done = Done::default();
-    for name in &agreed.queues {
-        if stop.is_cancelled() {
-            return done;
-        }
-        match inventory.remove_queue(name, &done.removed).await {
-            Ok(Removal::Removed) => {
-                done.removed.insert(name.clone());
-            }
-            Ok(Removal::Kept(reason)) => done.kept.push((name.clone(), reason)),
-            Err(error) => done.failed.push((name.clone(), error.to_string())),
-        }
-    }
-    for batch in agreed.bodies.chunks(BODIES_AT_ONCE) {
-        if stop.is_cancelled() {
-            return done;
-        }
-        match inventory.remove_bodies(batch).await {
-            Ok(count) => done.bodies += count,
-            Err(error) => {
-                done.failed.push(("stored bodies".to_owned(), error.to_string()));
+pub fn remove<'a>(inventory: &'a dyn Disposal, agreed: &'a Agreed, stop: &'a CancellationToken) -> BoxFuture<'a, Done> {
+    Box::pin(async move {
+        let mut done = Done::default();
+        for name in &agreed.queues {
+            if stop.is_cancelled() {
                 return done;
             }
+            match inventory.remove_queue(name, &done.removed).await {
+                Ok(Removal::Removed) => {
+                    done.removed.insert(name.clone());
+                }
+                Ok(Removal::Kept(reason)) => done.kept.push((name.clone(), reason)),
+                Err(error) => done.failed.push((name.clone(), error.to_string())),
+            }
         }
-    }
-    done
+        for batch in agreed.bodies.chunks(BODIES_AT_ONCE) {
+            if stop.is_cancelled() {
+                return done;
+            }
+            match inventory.remove_bodies(batch).await {
+                Ok(count) => done.bodies += count,
+                Err(error) => {
+                    done.failed.push(("stored bodies".to_owned(), error.to_string()));
+                    return done;
+                }
+            }
+        }
+        done
+    })
 }
 
 #[cfg(test)]

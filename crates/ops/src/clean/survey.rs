@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::Windows;
 use super::class::{Class, Observed, classify};
 use hostler_queue::{Disposal, Listing, ManagedQueue, ManagedTopic, QueueError, QueueUse, StoredBodies, Unread, tag};
+use hostler_types::BoxFuture;
 
 /// Maximum number of stored bodies that one survey lists. The next run finds the remaining bodies.
 const MAX_BODIES: usize = 100_000;
@@ -90,22 +91,25 @@ impl Survey {
 ///
 /// # Errors
 /// [`QueueError`]: the queues cannot be listed, or their usage records cannot be read.
-pub async fn survey(
-    inventory: &dyn Disposal,
-    windows: &Windows,
-    named: &Named,
+pub fn survey<'a>(
+    inventory: &'a dyn Disposal,
+    windows: &'a Windows,
+    named: &'a Named,
     now: SystemTime,
-) -> Result<Survey, QueueError> {
-    let Listing { found, mut unread } = inventory.queues().await?;
-    let names: Vec<_> = found.iter().map(|held| held.name.clone()).collect();
-    let used = if names.is_empty() { Vec::new() } else { inventory.queue_use(&names, windows.queues).await? };
-    let subscribed = part(&mut unread, "subscriptions", inventory.subscribed().await);
-    let queues = queue_findings(&Seen { held: &found, unread: &unread, used: &used, subscribed }, windows, named, now);
-    let topics = part(&mut unread, "topics", topics(inventory, windows, named).await).unwrap_or_default();
-    unread.extend(topics.unread);
-    let before = now.checked_sub(windows.bodies).unwrap_or(SystemTime::UNIX_EPOCH);
-    let bodies = part(&mut unread, "stored bodies", inventory.stored_before(before, MAX_BODIES).await).flatten();
-    Ok(Survey { queues, topics: topics.found, bodies, unread })
+) -> BoxFuture<'a, Result<Survey, QueueError>> {
+    Box::pin(async move {
+        let Listing { found, mut unread } = inventory.queues().await?;
+        let names: Vec<_> = found.iter().map(|held| held.name.clone()).collect();
+        let used = if names.is_empty() { Vec::new() } else { inventory.queue_use(&names, windows.queues).await? };
+        let subscribed = part(&mut unread, "subscriptions", inventory.subscribed().await);
+        let queues =
+            queue_findings(&Seen { held: &found, unread: &unread, used: &used, subscribed }, windows, named, now);
+        let topics = part(&mut unread, "topics", topics(inventory, windows, named).await).unwrap_or_default();
+        unread.extend(topics.unread);
+        let before = now.checked_sub(windows.bodies).unwrap_or(SystemTime::UNIX_EPOCH);
+        let bodies = part(&mut unread, "stored bodies", inventory.stored_before(before, MAX_BODIES).await).flatten();
+        Ok(Survey { queues, topics: topics.found, bodies, unread })
+    })
 }
 
 /// Returns the value in `result`, the result of one part of the survey. If that part failed, adds it to `unread` under

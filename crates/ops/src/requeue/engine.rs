@@ -14,7 +14,7 @@ use super::set_aside::{SetAside, extension};
 use super::sort::{Sorter, Verdict};
 use super::{Ended, LEASE, MAX_HELD, MoveRequest, Note, Report};
 use hostler_queue::{Admin, Delivery, Queue, QueueError, Receipt, Receive, Settlement};
-use hostler_types::Bucket;
+use hostler_types::{BoxFuture, Bucket};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Message, Outgoing};
 
@@ -32,13 +32,13 @@ const STALE: usize = 100;
 /// # Errors
 /// [`QueueError`]: one of the queues cannot be opened, or the messages in the source cannot be counted. In that case,
 /// no message has moved. Later errors are in [`Ended`], and the report contains the counts up to the error.
-pub async fn run(
-    broker: &dyn Admin,
+pub fn run<'a>(
+    broker: &'a dyn Admin,
     order: MoveRequest,
-    stop: &CancellationToken,
-    tell: &mut (dyn FnMut(Note<'_>) + Send),
-) -> Result<(Report, Ended), QueueError> {
-    start(broker, order, false, stop, tell).await.map(|(report, ended, _)| (report, ended))
+    stop: &'a CancellationToken,
+    tell: &'a mut (dyn FnMut(Note<'_>) + Send),
+) -> BoxFuture<'a, Result<(Report, Ended), QueueError>> {
+    Box::pin(async move { start(broker, order, false, stop, tell).await.map(|(report, ended, _)| (report, ended)) })
 }
 
 /// Inspects messages without moving any. Passes each message that meets the conditions to `tell` as

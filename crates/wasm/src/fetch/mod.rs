@@ -39,6 +39,7 @@ use tokio::task::JoinSet;
 
 use super::cache::Cache;
 use super::source::Fetched;
+use hostler_types::BoxFuture;
 use hostler_types::digest::{hex, sha256};
 
 /// A reference to fetch, and the SHA-256 that the fetched bytes must have (`None`: not checked).
@@ -99,32 +100,43 @@ impl Fetcher {
     }
 
     /// Fetches all references in parallel. Dropping the future aborts all downloads.
-    pub async fn fetch_all(&self, wanted: BTreeSet<Wanted>) -> BTreeMap<Wanted, Result<Fetched, FetchError>> {
-        let mut running = JoinSet::new();
-        for wanted in wanted {
-            let fetcher = self.clone();
-            running.spawn(async move {
-                let fetched = fetcher.fetch(&wanted.0, wanted.1.as_ref()).await;
-                (wanted, fetched)
-            });
-        }
-        running.join_all().await.into_iter().collect()
+    pub fn fetch_all<'a>(
+        &'a self,
+        wanted: BTreeSet<Wanted>,
+    ) -> BoxFuture<'a, BTreeMap<Wanted, Result<Fetched, FetchError>>> {
+        Box::pin(async move {
+            let mut running = JoinSet::new();
+            for wanted in wanted {
+                let fetcher = self.clone();
+                running.spawn(async move {
+                    let fetched = fetcher.fetch(&wanted.0, wanted.1.as_ref()).await;
+                    (wanted, fetched)
+                });
+            }
+            running.join_all().await.into_iter().collect()
+        })
     }
 
     /// Fetches one handler. `pin`: SHA-256 that the bytes must have, or `None` to skip the check.
     ///
     /// # Errors
     /// [`FetchError`], with `passing` set if another attempt may succeed.
-    pub async fn fetch(&self, reference: &Reference, pin: Option<&[u8; 32]>) -> Result<Fetched, FetchError> {
-        let pinned = pin.is_some() || reference.is_pinned();
-        let kept = pin.zip(self.cache.as_deref()).and_then(|(pin, cache)| cache.blob(pin));
-        let bytes = match kept {
-            Some(bytes) => Ok(bytes),
-            None => self.pull(reference).await.and_then(|bytes| check_pin(&bytes, pin).map(|()| bytes)),
-        };
-        let bytes = bytes.map_err(|fault| FetchError::new(reference, fault))?;
-        tracing::info!(handler = %reference, bytes = bytes.len(), "handler fetched");
-        Ok(Fetched { reference: reference.to_string().into(), bytes, pinned })
+    pub fn fetch<'a>(
+        &'a self,
+        reference: &'a Reference,
+        pin: Option<&'a [u8; 32]>,
+    ) -> BoxFuture<'a, Result<Fetched, FetchError>> {
+        Box::pin(async move {
+            let pinned = pin.is_some() || reference.is_pinned();
+            let kept = pin.zip(self.cache.as_deref()).and_then(|(pin, cache)| cache.blob(pin));
+            let bytes = match kept {
+                Some(bytes) => Ok(bytes),
+                None => self.pull(reference).await.and_then(|bytes| check_pin(&bytes, pin).map(|()| bytes)),
+            };
+            let bytes = bytes.map_err(|fault| FetchError::new(reference, fault))?;
+            tracing::info!(handler = %reference, bytes = bytes.len(), "handler fetched");
+            Ok(Fetched { reference: reference.to_string().into(), bytes, pinned })
+        })
     }
 
     async fn pull(&self, reference: &Reference) -> Result<Bytes, Fault> {
