@@ -13,8 +13,6 @@ mod publishing;
 mod sent_ahead;
 mod topology;
 
-use std::time::{Duration, Instant};
-
 use serde_json::Value;
 
 use crate::support::hostler::{Host, PATIENCE, World, until};
@@ -35,6 +33,13 @@ const WORK: &str = "
 /// A world on this server, with a prefix of its own.
 pub fn world(server: &RabbitMq, config: &str) -> World {
     on(server.url(), config)
+}
+
+/// A world on this server, with a prefix of its own, which is returned too.
+fn world_at(server: &RabbitMq, config: &str) -> (World, String) {
+    let (mut world, prefix) = (world(server, config), format!("{}-", unique("w")));
+    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
+    (world, prefix)
 }
 
 /// A world on the server with this URL, with a prefix of its own.
@@ -65,14 +70,12 @@ fn is_busy(host: &Host, world: &World, running: u64) {
 fn a_message_is_acked_or_escalates_to_the_dead_letter_queue() {
     let world = world(RabbitMq::shared(), WORK);
     let mut host = world.started();
-    let sent = Instant::now();
     world.send("work", ["ack", "x1"]);
     let lines = host.settled(4);
     let (good, bad): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line["outcome"] == "ack");
     assert_eq!(good.len(), 1);
     assert_eq!(field(&bad, "attempt"), [1, 2, 3]);
     assert_eq!(field(&bad, "disposition"), ["release", "release", "dead-letter"]);
-    assert!(sent.elapsed() < PATIENCE);
     until("it is there", PATIENCE, || (world.depth("work").dead_lettered == 1).then_some(()));
     assert_eq!(world.depth("work").visible, 0);
 
@@ -92,9 +95,8 @@ fn a_message_is_acked_or_escalates_to_the_dead_letter_queue() {
 /// The client library would log a message that no queue is bound for, with its body.
 #[test]
 fn a_message_that_reaches_no_queue_is_not_logged_with_its_body() {
-    let (server, prefix) = (RabbitMq::shared(), unique("unlogged"));
-    let mut world = world(server, WORK);
-    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
+    let server = RabbitMq::shared();
+    let (mut world, prefix) = world_at(server, WORK);
     let mut host = world.started();
     server.ctl(&["delete_queue", &format!("{prefix}work-dlq")]);
     // The sender would create the missing queue.
@@ -114,9 +116,7 @@ fn a_drain_gives_back_what_has_not_started() {
     let mut host = world.started();
     world.send("work", ["w2000"; 12]);
     is_busy(&host, &world, 4);
-    let begun = Instant::now();
     assert_eq!(host.stop(), 0);
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     let acked = host.lines().iter().filter(|line| line["outcome"] == "ack").count() as u64;
     assert!((1..12).contains(&acked), "{acked}");
     until("the rest is there", PATIENCE, || (world.depth("work").visible == 12 - acked).then_some(()));
@@ -148,20 +148,20 @@ fn a_host_lives_while_the_server_is_away() {
     assert_eq!(host.stop(), 0);
 }
 
-/// Indeed's reason for delay queues: what is requeued to the head of a queue blocks it.
+/// Indeed's reason for delay queues: what is requeued to the head of a queue blocks it. The proof `head-of-queue` bounds the time.
 #[test]
 fn unprocessable_messages_do_not_hold_up_the_others() {
     let world = world(RabbitMq::shared(), &WORK.replace("concurrency = 4", "concurrency = 16"));
     world.provision();
     world.send("work", ["x1"; 500]);
     world.send("work", ["ack"; 500]);
-    let mut host = world.start();
-    let consuming = host.wait_for(PATIENCE, |line| line["message"] == "consuming");
-    let begun = Instant::now();
-    let acked = || host.lines().iter().filter(|line| line["outcome"] == "ack").count();
-    until("the good ones are done", PATIENCE, || (acked() == 500).then_some(()));
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?} after {consuming}", begun.elapsed());
-    assert_eq!(host.settled(2000).len(), 2000, "each bad one three times");
+    let mut host = world.started();
+    let lines = host.settled(2000);
+    let last_good = lines.iter().rposition(|line| line["outcome"] == "ack").unwrap();
+    let (good, bad): (Vec<_>, Vec<_>) = lines[..=last_good].iter().partition(|line| line["outcome"] == "ack");
+    assert_eq!(good.len(), 500);
+    let again = bad.iter().filter(|line| line["attempt"] != 1).count();
+    assert!(bad.len() - again == 500 && again < 100, "{again} second attempts before the last good message");
     until("they are dead letters", PATIENCE, || (world.depth("work").dead_lettered == 500).then_some(()));
     assert_eq!((world.depth("work").visible, host.stop()), (0, 0));
 }

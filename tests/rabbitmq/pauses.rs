@@ -37,7 +37,9 @@ async fn let_go(server: &Arc<RabbitMq>) {
 #[tokio::test]
 async fn a_rest_while_the_channel_waits_loses_no_leases() {
     let server = own_server().await;
-    let (one, other) = (broker(&server, "slow-").await, broker(&server, "slow-").await);
+    let watchful = || Options { heartbeat: HEARTBEAT, ..options(server.url(), "slow-") };
+    let one = RabbitBroker::connect(watchful()).await.unwrap();
+    let other = RabbitBroker::connect(watchful()).await.unwrap();
     let (first, second) = (one.open(&spec(false)).await.unwrap(), other.open(&spec(false)).await.unwrap());
     send(&one, 10, None).await;
     let in_hand = next(&first).await;

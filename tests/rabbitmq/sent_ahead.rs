@@ -7,15 +7,14 @@ use hostler_queue::{Admin, Broker, ChannelSpec, Receive, Settlement};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::driver::{PATIENCE, ack, body, broker, ctl, jobs, next, queue_back, send, spec};
+use super::driver::{PATIENCE, PUBLISHING, ack, body, broker, ctl, jobs, next, queue_back, send, shared, spec};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
 
 /// Each host that returns messages unprocessed is a new one, which knows nothing of the others. RabbitMQ 3.10 counts each return.
 #[tokio::test]
 async fn returns_by_many_hosts_wear_no_message_out() {
-    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
-    let prefix = format!("{}-", unique("returns"));
+    let (server, prefix) = shared("returns").await;
     let spec = ChannelSpec { max_receives: Some(5), ..spec(false) };
     let last = broker(server, &prefix).await;
     let queue = last.open(&spec).await.unwrap();
@@ -69,8 +68,7 @@ async fn probes_cost_the_messages_behind_them_no_deliveries() {
 
 #[tokio::test]
 async fn attempts_that_end_without_a_delay_count_for_all_hosts() {
-    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
-    let prefix = format!("{}-", unique("attempts"));
+    let (server, prefix) = shared("attempts").await;
     let first = broker(server, &prefix).await;
     let queue = first.open(&spec(false)).await.unwrap();
     send(&first, 1, None).await;
@@ -93,8 +91,7 @@ async fn attempts_that_end_without_a_delay_count_for_all_hosts() {
 /// A consumer that a stop left half begun would keep what the server sends it.
 #[tokio::test]
 async fn a_stop_at_any_time_leaves_no_messages_behind() {
-    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
-    let prefix = format!("{}-", unique("stops"));
+    let (server, prefix) = shared("stops").await;
     let (one, other) = (broker(server, &prefix).await, broker(server, &prefix).await);
     let queue = one.open(&spec(false)).await.unwrap();
     send(&one, 10, None).await;
@@ -122,14 +119,14 @@ async fn a_stop_at_any_time_leaves_no_messages_behind() {
 /// The head of a group is held here for its delay. The window is full of its followers.
 #[tokio::test]
 async fn a_group_that_waits_does_not_hold_up_the_groups_behind_it() {
-    let server = tokio::task::spawn_blocking(RabbitMq::shared).await.unwrap();
-    let broker = broker(server, &format!("{}-", unique("groups"))).await;
+    let (server, prefix) = shared("groups").await;
+    let broker = broker(server, &prefix).await;
     let queue = broker.open(&spec(true)).await.unwrap();
     send(&broker, 40, Some("a")).await;
     send(&broker, 3, Some("b")).await;
     let head = next(&queue).await;
     assert_eq!(body(&head), 0);
-    queue.settle(vec![Settlement::Release(head.receipt, Duration::from_secs(3))]).await.remove(0).unwrap();
+    queue.settle(vec![Settlement::Release(head.receipt, Duration::from_secs(10))]).await.remove(0).unwrap();
     for n in 0..3 {
         let delivery = next(&queue).await;
         assert_eq!((delivery.message.group.as_deref(), body(&delivery)), (Some("b"), n));
@@ -155,7 +152,7 @@ async fn a_message_does_not_wait_for_the_disposal_of_others() {
     ctl(&server, &["set_vm_memory_high_watermark", "absolute", "1MB"]).await;
     let begun = Instant::now();
     let good = next(&queue).await;
-    assert!(good.attempt == 1 && begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(good.attempt == 1 && begun.elapsed() < PUBLISHING, "{:?}", begun.elapsed());
     ack(&queue, good).await;
     ctl(&server, &["set_vm_memory_high_watermark", "0.6"]).await;
     let deadline = Instant::now() + 2 * PATIENCE;

@@ -7,8 +7,9 @@ use hostler_queue::{Admin, Broker, ChannelSpec, Provisioner, QueueError, Settlem
 use hostler_queue_rabbitmq::{Options, RabbitBroker};
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::Outgoing;
+use tokio::time::Instant;
 
-use super::driver::{ack, body, broker, jobs, next, options, receive, send, spec};
+use super::driver::{PATIENCE, ack, body, broker, jobs, next, options, receive, send, spec};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
 
@@ -82,10 +83,16 @@ async fn delayed_messages_without_a_queue_stop_no_others_and_are_found() {
     let (prefix, ladder) = (format!("{}-", unique("lost")), format!("{}-", unique("ladder")));
     let broker = with_ladder(server, &prefix, &ladder, true).await;
     let queue = broker.open(&spec(false)).await.unwrap();
-    send_to(&broker, "gone", 60, Duration::from_secs(3), None).await;
+    // From then on, the sender takes it for one that exists.
+    send_to(&broker, "gone", 1, Duration::from_secs(1), None).await;
+    let deadline = Instant::now() + PATIENCE;
+    while broker.depths(&["gone".parse().unwrap()]).await.unwrap()[0].visible == 0 {
+        assert!(Instant::now() < deadline, "it does not arrive");
+    }
     let gone = format!("{prefix}gone");
     tokio::task::spawn_blocking(move || server.ctl(&["delete_queue", &gone])).await.unwrap();
-    send_to(&broker, "jobs", 1, Duration::from_secs(5), None).await;
+    send_to(&broker, "gone", 60, Duration::from_secs(1), None).await;
+    send_to(&broker, "jobs", 1, Duration::from_secs(3), None).await;
     assert_eq!(body(&next(&queue).await), 0);
     let findings = broker.inspect(&spec(false)).await.unwrap();
     let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
