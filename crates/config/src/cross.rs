@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::choice::{Driver, FilterType, OnProcessingTimeout};
 use super::error::Problem;
-use super::grants::AmqpUrl;
 use super::keys::MAX_IN_FLIGHT;
 use super::paths::shared_file;
 use super::settings::{Section, Settings};
@@ -79,8 +78,9 @@ fn health(at: &Section<'_>) -> Option<Problem> {
 /// Checks that the address of RabbitMQ is given, if it is needed.
 fn rabbitmq_url(root: &Section<'_>) -> Option<Problem> {
     let is_needed = root.get("queue.driver") == Some(Driver::RabbitMq);
-    let (url, file) = (root.get::<AmqpUrl>("queue.rabbitmq.url"), root.get::<PathBuf>("queue.rabbitmq.url_file"));
-    (is_needed && url.is_none() && file.is_none()).then(|| {
+    // A faulty one has been reported.
+    let is_given = root.is_set("queue.rabbitmq.url") || root.is_set("queue.rabbitmq.url_file");
+    (is_needed && !is_given).then(|| {
         let fault = "queue.driver = \"rabbitmq\" needs the address of the server".to_owned();
         let cure = "set it, for example by HOSTLER_QUEUE__RABBITMQ__URL, or set queue.rabbitmq.url_file".to_owned();
         problem(root, "queue.rabbitmq.url", fault, cure)

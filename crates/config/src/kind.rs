@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use figment::value::{Empty, Tag, Value};
 
+use super::amqp::amqp_fault;
 use super::grants::{AmqpUrl, Dirs, HandlerRef, Network, Origin, SecretUrl, Url};
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
@@ -80,7 +81,7 @@ impl Kind {
                 .map(drop)
                 .map_err(|_| "the value is not text (it is not shown: it may be secret)".to_owned()),
             Self::SecretUrl => SecretUrl::read(value).map(drop),
-            Self::AmqpUrl => AmqpUrl::read(value).map(drop),
+            Self::AmqpUrl => amqp_url(value),
             Self::Path => PathBuf::read(value).map(drop),
             Self::Command => command(text(value)?),
             Self::Handler => HandlerRef::read(value).map(drop),
@@ -179,6 +180,13 @@ fn within<T: PartialOrd>(given: T, min: T, max: T, value: &Value) -> Result<(), 
         Err(format!("{} is too large", shown(value)))
     } else {
         Ok(())
+    }
+}
+
+fn amqp_url(value: &Value) -> Result<(), String> {
+    match value.as_str().and_then(amqp_fault) {
+        Some(fault) => Err(format!("the address {fault} (it is not shown: it may contain a password)")),
+        None => AmqpUrl::read(value).map(drop),
     }
 }
 

@@ -5,6 +5,7 @@
 //! `settings` checks each value against its key, `cross` checks values against each other, and [`Config`] contains the
 //! typed result. An empty string unsets an optional key, so a variable can remove a value that the file sets.
 
+mod amqp;
 mod choice;
 mod consumer;
 mod cross;
@@ -23,6 +24,7 @@ mod suggest;
 mod units;
 mod valid;
 
+pub use amqp::amqp_fault;
 pub use choice::{DirMode, Driver, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection};
 pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Tags};
 pub use error::{ConfigError, Place, Problem};
