@@ -7,6 +7,7 @@
 //! | `clean/` | finds unused resources and deletes them | yes |
 //! | `peek` | shows messages of a queue without removing them | yes |
 //! | `receive` | hands messages out, then removes them or gives them back | yes |
+//! | `identity` | recognizes messages that are received again | extends leases |
 //! | `notice` | notices, and their format for each receiver | none |
 //! | `delivery` | delivers notices, with bounded retries | yes |
 //! | `webhook` | delivers notices by HTTP | yes |
@@ -18,6 +19,7 @@
 pub mod alarms;
 pub mod clean;
 pub mod delivery;
+mod identity;
 pub mod notice;
 mod peek;
 mod receive;

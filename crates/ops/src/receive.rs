@@ -1,6 +1,6 @@
 //! Receives messages for a person or a script. Hands out each message, and then removes it or gives it back.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::requeue::calls::{TRIES, back_off, extend, load, settle};
 use super::requeue::{LEASE, MAX_HELD};
-use hostler_queue::{Admin, Delivery, Queue, QueueError, Receipt, Receive, Settlement};
+use crate::identity::Identities;
+use hostler_queue::{Admin, Delivery, LeaseHandle, Queue, QueueError, Receipt, Receive, Settlement};
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 
@@ -54,8 +55,8 @@ pub struct ReceiveReport {
     pub handed_out: u64,
     /// Number of messages that were handed out and then removed from the queue.
     pub removed: u64,
-    /// Messages that were handed out but could not be removed. Maps the id of each message to the reason.
-    pub unremoved: HashMap<String, String>,
+    /// Messages that were handed out but could not be removed. Each entry has the id and the reason.
+    pub unremoved: Vec<(String, String)>,
     /// Number of messages given back, including messages that were handed out.
     pub given_back: u64,
     /// Messages that were not handed out because their bodies could not be loaded. Each entry has the id and the
@@ -94,17 +95,20 @@ pub async fn receive(
     let max = if request.ack { request.max } else { request.max.min(MAX_HELD as u64) };
     let request = ReceiveRequest { max, ..request };
     let mut run = Run {
+        identities: Identities::new(&*queue),
         queue,
         request,
         stop,
         outlet,
         held: Vec::new(),
-        known: HashSet::new(),
+        known: HashMap::new(),
+        unremoved: HashMap::new(),
         received: ReceiveReport::default(),
     };
     let end = run.take().await;
     run.give_back().await;
-    Ok((run.received, end))
+    let unremoved = run.unremoved.into_values().flatten().collect();
+    Ok((ReceiveReport { unremoved, ..run.received }, end))
 }
 
 struct Run<'a> {
@@ -112,11 +116,14 @@ struct Run<'a> {
     request: ReceiveRequest,
     stop: &'a CancellationToken,
     outlet: &'a mut dyn Outlet,
+    identities: Identities,
     /// Messages to give back at the end, with their ids.
     held: Vec<(String, Receipt)>,
-    /// Ids of all messages in `held`. If the lease of such a message ends, it may be received again, but it is not
-    /// handed out twice.
-    known: HashSet<String>,
+    /// Identities of all messages in `held`, each with the lease of the first one. If the lease of such a message ends,
+    /// it may be received again, but it is not handed out twice.
+    known: HashMap<String, LeaseHandle>,
+    /// Messages that were handed out but could not be removed, by identity. Each entry has the id and the reason.
+    unremoved: HashMap<String, Vec<(String, String)>>,
     received: ReceiveReport,
 }
 
@@ -169,13 +176,14 @@ impl Run<'_> {
         let (mut arrived, mut end) = (Vec::new(), None);
         let mut rest = batch.into_iter();
         while let Some(delivery) = rest.next() {
-            let id = delivery.message.id.clone();
-            if self.received.unremoved.contains_key(&id) {
+            let id = self.identities.of(&delivery.message);
+            let was_put = self.unremoved.get_mut(&id).and_then(Vec::pop).is_some();
+            if was_put {
                 // Handed out earlier, but not removed: only the removal is repeated.
-                arrived.push((id, delivery.receipt));
+                arrived.push((delivery.message, delivery.receipt));
                 continue;
             }
-            let put = match self.readable(&delivery.message, bodies.remove(&id)) {
+            let put = match self.readable(&delivery.message, &id, bodies.remove(&delivery.message.id)).await {
                 Ok(message) => self.put(&message, &delivery, &arrived, rest.as_slice()).await,
                 Err(end) => Err(end),
             };
@@ -183,30 +191,33 @@ impl Run<'_> {
                 Ok(()) => {
                     self.received.handed_out += 1;
                     if self.request.ack {
-                        arrived.push((id, delivery.receipt));
+                        arrived.push((delivery.message, delivery.receipt));
                         continue;
                     }
                 }
                 Err(why) => end = why,
             }
-            self.hold(id, delivery.receipt);
+            self.hold(&delivery.message, delivery.receipt);
             if end.is_some() {
                 break;
             }
         }
-        rest.for_each(|delivery| self.hold(delivery.message.id.clone(), delivery.receipt));
+        rest.for_each(|delivery| self.hold(&delivery.message, delivery.receipt));
         self.remove(arrived).await;
         end
     }
 
     /// Returns the message with its body. `loaded`: result of loading a body that is stored outside the message. `Err`:
     /// the message must not be handed out. `Err` with a [`ReceiveEnd`]: the request also ends, for this reason.
-    fn readable(
+    async fn readable(
         &mut self,
         message: &Arc<Message>,
+        id: &str,
         loaded: Option<Result<Arc<Message>, String>>,
     ) -> Result<Arc<Message>, Option<ReceiveEnd>> {
-        if self.known.contains(&message.id) {
+        if let Some(lease) = self.known.get(id).cloned()
+            && self.identities.came_again(&self.queue, lease, LEASE).await
+        {
             // The lease of this message has ended, and the message was received again. Therefore, the whole queue has
             // been seen.
             return Err(Some(ReceiveEnd::Done));
@@ -227,16 +238,16 @@ impl Run<'_> {
         &mut self,
         message: &Arc<Message>,
         delivery: &Delivery,
-        arrived: &[(String, Receipt)],
+        arrived: &[(Arc<Message>, Receipt)],
         rest: &[Delivery],
     ) -> Result<(), Option<ReceiveEnd>> {
         let (queue, held) = (&self.queue, &self.held);
         let extending = async {
             loop {
                 sleep(LEASE / 4).await;
-                let leased = held.iter().chain(arrived).map(|(id, receipt)| (id, receipt));
-                let here = std::iter::once(delivery).chain(rest).map(|one| (&one.message.id, &one.receipt));
-                let leases = leased.chain(here).map(|(id, receipt)| (id.clone(), receipt.lease())).collect();
+                let held = held.iter().map(|(_, receipt)| receipt).chain(arrived.iter().map(|(_, receipt)| receipt));
+                let here = std::iter::once(delivery).chain(rest).map(|one| &one.receipt);
+                let leases = held.chain(here).map(|receipt| ((), receipt.lease())).collect();
                 extend(queue, leases, LEASE).await;
             }
         };
@@ -248,21 +259,19 @@ impl Run<'_> {
         }
     }
 
-    fn hold(&mut self, id: String, receipt: Receipt) {
-        self.known.insert(id.clone());
-        self.held.push((id, receipt));
+    fn hold(&mut self, message: &Message, receipt: Receipt) {
+        self.known.entry(self.identities.of(message)).or_insert_with(|| receipt.lease());
+        self.held.push((message.id.clone(), receipt));
     }
 
-    async fn remove(&mut self, arrived: Vec<(String, Receipt)>) {
-        let acks = arrived.into_iter().map(|(id, receipt)| (id, Settlement::Ack(receipt))).collect();
-        for (id, answer) in settle(&self.queue, acks).await {
+    async fn remove(&mut self, arrived: Vec<(Arc<Message>, Receipt)>) {
+        let acks = arrived.into_iter().map(|(message, receipt)| (message, Settlement::Ack(receipt))).collect();
+        for (message, answer) in settle(&self.queue, acks).await {
             match answer {
-                Ok(()) => {
-                    self.received.removed += 1;
-                    self.received.unremoved.remove(&id);
-                }
+                Ok(()) => self.received.removed += 1,
                 Err(error) => {
-                    self.received.unremoved.insert(id, error.to_string());
+                    let unremoved = self.unremoved.entry(self.identities.of(&message)).or_default();
+                    unremoved.push((message.id.clone(), error.to_string()));
                 }
             }
         }

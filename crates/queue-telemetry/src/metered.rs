@@ -39,6 +39,10 @@ impl Queue for MeteredQueue {
         self.inner.is_ordered()
     }
 
+    fn ids_repeat(&self) -> bool {
+        self.inner.ids_repeat()
+    }
+
     fn origin(&self) -> Origin {
         self.inner.origin()
     }

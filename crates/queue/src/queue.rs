@@ -79,6 +79,12 @@ pub trait Queue: Send + Sync + 'static {
     /// Returns `true` if the queue keeps the order of messages within a group.
     fn is_ordered(&self) -> bool;
 
+    /// Returns `true` if several messages of the queue may have the same id, because producers choose it. Otherwise, two deliveries
+    /// with the same id are of one message.
+    fn ids_repeat(&self) -> bool {
+        false
+    }
+
     /// Returns the system and the address of the queue.
     fn origin(&self) -> Origin;
 

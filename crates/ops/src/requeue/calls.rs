@@ -25,28 +25,28 @@ pub(in super::super) async fn back_off(tries: u32) {
     sleep(REST.ceiling(tries.saturating_sub(1))).await;
 }
 
-/// Carries out settlements. Retries temporary failures. Returns each result with the id of its message, in any order.
-pub(in super::super) async fn settle(
+/// Carries out settlements. Retries temporary failures. Returns each result with the label of its settlement, in any order.
+pub(in super::super) async fn settle<L: Send + 'static>(
     queue: &Arc<dyn Queue>,
-    settlements: Vec<(String, Settlement)>,
-) -> Vec<(String, Result<(), LeaseError>)> {
+    settlements: Vec<(L, Settlement)>,
+) -> Vec<(L, Result<(), LeaseError>)> {
     in_batches(queue, settlements, settle_batch).await
 }
 
-async fn settle_batch(
+async fn settle_batch<L: Send>(
     queue: Arc<dyn Queue>,
-    mut batch: Vec<(String, Settlement)>,
-) -> Vec<(String, Result<(), LeaseError>)> {
+    mut batch: Vec<(L, Settlement)>,
+) -> Vec<(L, Result<(), LeaseError>)> {
     let mut answers = Vec::new();
     for tries in 1.. {
-        let (ids, settlements): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
-        for (id, result) in ids.into_iter().zip(queue.settle(settlements).await) {
+        let (labels, settlements): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
+        for (label, result) in labels.into_iter().zip(queue.settle(settlements).await) {
             match result {
-                Ok(()) => answers.push((id, Ok(()))),
+                Ok(()) => answers.push((label, Ok(()))),
                 Err(unsettled) if unsettled.error.is_final() || tries == TRIES => {
-                    answers.push((id, Err(unsettled.error)));
+                    answers.push((label, Err(unsettled.error)));
                 }
-                Err(unsettled) => batch.push((id, unsettled.settlement)),
+                Err(unsettled) => batch.push((label, unsettled.settlement)),
             }
         }
         if batch.is_empty() {
@@ -57,16 +57,16 @@ async fn settle_batch(
     answers
 }
 
-/// Extends leases, so that they end `by` from now. Returns the ids of the messages whose leases were extended.
-pub(in super::super) async fn extend(
+/// Extends leases, so that they end `by` from now. Returns the labels of the leases that were extended.
+pub(in super::super) async fn extend<L: Send + 'static>(
     queue: &Arc<dyn Queue>,
-    leases: Vec<(String, LeaseHandle)>,
+    leases: Vec<(L, LeaseHandle)>,
     by: Duration,
-) -> Vec<String> {
+) -> Vec<L> {
     in_batches(queue, leases, move |queue, batch| async move {
-        let (ids, leases): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+        let (labels, leases): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         let results = queue.extend(&leases, by).await;
-        ids.into_iter().zip(results).filter_map(|(id, result)| result.is_ok().then_some(id)).collect()
+        labels.into_iter().zip(results).filter_map(|(label, result)| result.is_ok().then_some(label)).collect()
     })
     .await
 }

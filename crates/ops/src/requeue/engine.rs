@@ -1,6 +1,6 @@
 //! The requeue loop: receives, sorts, sends and removes messages. At the end, releases the messages that did not move.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,26 +12,27 @@ use super::copy::{Extras, Next, after, outgoing};
 use super::groups::Groups;
 use super::set_aside::{SetAside, extension};
 use super::sort::{Sorter, Verdict};
+use super::unremoved::Unremoved;
 use super::{Ended, LEASE, MAX_HELD, MoveRequest, Note, Report};
+use crate::identity::Identities;
 use hostler_queue::{Admin, Delivery, Queue, QueueError, Receipt, Receive, Settlement};
 use hostler_types::{BoxFuture, Bucket};
 use hostler_types::channel::Channel;
-use hostler_types::message::{Message, Outgoing};
+use hostler_types::message::Message;
 
 /// Maximum wait of a receive call. Long enough for SQS to query all of its servers.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Number of messages after which the whole queue counts as inspected, if they are received in a row and none of them
-/// is new. The number of held messages is added to it, because each of them may be received again. A message is new
-/// unless this run received it earlier or it is late ([`Verdict::Late`]).
+/// Number of messages after which the whole queue counts as inspected, if they are received in a row and none is new. The
+/// number of held messages is added, because each of them may be received again. A message is new unless this run
+/// received it earlier or it is late ([`Verdict::Late`]).
 const STALE: usize = 100;
 
 /// Moves messages as `order` requests. If `stop` is cancelled, ends the run after the current batch. Passes each event
 /// to `tell`.
 ///
 /// # Errors
-/// [`QueueError`]: one of the queues cannot be opened, or the messages in the source cannot be counted. In that case,
-/// no message has moved. Later errors are in [`Ended`], and the report contains the counts up to the error.
+/// A queue cannot be opened or counted, and no message has moved. Later errors are in [`Ended`], beside the counts.
 pub fn run<'a>(
     broker: &'a dyn Admin,
     order: MoveRequest,
@@ -69,13 +70,15 @@ async fn start(
     tell(Note::Began { total: there.min(order.max.unwrap_or(u64::MAX)) });
     let began = broker.on_its_clock(order.began);
     let mut run = Run {
-        sorter: Sorter::new(order.conditions.clone(), began, queue.is_ordered() && !only_looks),
+        sorter: Sorter::new(order.conditions.clone(), began, queue.is_ordered() && !only_looks)
+            .with_ids(queue.ids_repeat()),
+        identities: Identities::new(&*queue),
         groups: (queue.is_ordered() && only_looks).then(|| Groups::of_batches(queue.limits().receive_batch)),
         bucket: order.rate.filter(|_| !order.dry_run).map(|rate| Bucket::with_one_token(rate, Instant::now())),
         started: Instant::now(),
         held: SetAside::default(),
         extras: Extras { key: true, id: true },
-        unremoved: BTreeSet::new(),
+        unremoved: Unremoved::default(),
         stale: 0,
         lap: 0,
         trouble: None,
@@ -95,7 +98,7 @@ async fn start(
     let unfinished = run.groups.as_ref().map(Groups::unfinished).unwrap_or_default();
     let Report { moved, left, failed, .. } = run.report;
     let not_looked_at = there.saturating_sub(moved + left + failed);
-    let report = Report { doubled: run.unremoved.len() as u64, not_looked_at, ..run.report };
+    let report = Report { doubled: run.unremoved.count(), not_looked_at, ..run.report };
     Ok((report, ended, unfinished))
 }
 
@@ -103,11 +106,12 @@ struct Run<'a> {
     broker: &'a dyn Admin,
     order: MoveRequest,
     queue: Arc<dyn Queue>,
-    /// Target queue, without an exchange. `None`: messages to move are removed instead.
+    /// Target queue, without an exchange. `None`: messages are removed instead.
     target: Option<Channel>,
     stop: &'a CancellationToken,
     tell: &'a mut (dyn FnMut(Note<'_>) + Send),
     sorter: Sorter,
+    identities: Identities,
     /// Groups received so far. Recorded only by [`look`], and only for an ordered queue.
     groups: Option<Groups>,
     bucket: Option<Bucket>,
@@ -116,13 +120,10 @@ struct Run<'a> {
     /// Additions to the copies that are made from now on. The dedupe key is no longer added once the target has refused
     /// one.
     extras: Extras,
-    /// Ids of messages whose copies were sent, but that are not yet removed. If such a message is received again, it
-    /// must not be sent again.
-    unremoved: BTreeSet<String>,
-    /// Number of messages received since the last new one. A message is new unless this run received it earlier or it
-    /// is late.
+    unremoved: Unremoved,
+    /// Number of messages received since the last new one (see [`STALE`]).
     stale: usize,
-    /// Number of held messages at the time when the last new message was received.
+    /// Number of held messages when the last new message was received.
     lap: usize,
     /// Error because of which nothing more is sent.
     trouble: Option<QueueError>,
@@ -213,7 +214,7 @@ impl Run<'_> {
         self.stale > self.lap + STALE
     }
 
-    /// Records that a new message was received: one that this run had not received earlier and that is not late.
+    /// Records that a new message was received.
     fn news(&mut self) {
         self.stale = 0;
         self.lap = self.held.len();
@@ -256,12 +257,12 @@ impl Run<'_> {
         if self.stop.is_cancelled() {
             return received.into_iter().for_each(|delivery| self.hold(delivery));
         }
-        // If a known message of a group is received again, it was given back before, so `held` does not contain it.
+        // A known message of a group was given back before, so `held` does not contain it.
         let mut known = HashSet::new();
         if let Some(groups) = &mut self.groups {
-            let ids = received.iter().map(|delivery| &delivery.message.id);
-            known.extend(ids.filter(|id| groups.knows(id)).cloned());
-            groups.received(&received);
+            let ids: Vec<_> = received.iter().map(|delivery| self.identities.of(&delivery.message)).collect();
+            known.extend(ids.iter().filter(|id| groups.knows(id)).cloned());
+            groups.received(&received, &ids);
         }
         for wave in self.sorter.waves(received) {
             if self.trouble.is_some() {
@@ -271,30 +272,45 @@ impl Run<'_> {
             let mut bodies = self.load(&wave).await;
             let (mut moving, mut again) = (Vec::new(), Vec::new());
             for delivery in wave {
-                let id = &delivery.message.id;
-                if self.unremoved.contains(id) {
+                let id = self.identities.of(&delivery.message);
+                if self.unremoved.take(&id) {
                     again.push(delivery);
-                } else if self.held.contains(id) || known.contains(id) {
+                } else if known.contains(&id) || self.came_again(&id).await {
                     self.stale += 1;
                     self.hold(delivery);
                 } else {
-                    let loaded = bodies.remove(id).unwrap_or_else(|| Ok(Arc::clone(&delivery.message)));
+                    let body = bodies.remove(&delivery.message.id);
+                    let loaded = body.unwrap_or_else(|| Ok(Arc::clone(&delivery.message)));
                     moving.extend(self.sort(delivery, loaded));
                 }
             }
             self.keep_to_maximum(&mut moving);
             match self.target.clone() {
                 _ if self.order.dry_run => moving.into_iter().for_each(|delivery| self.would_move(delivery)),
-                Some(target) => again.extend(self.send(&target, moving).await),
+                Some(target) => {
+                    let sent = self.send(&target, moving).await;
+                    self.remove(sent, again).await;
+                }
                 None => {
                     if let Some(bucket) = &mut self.bucket {
                         bucket.take(moving.len());
                     }
-                    again.extend(moving);
+                    self.remove(moving, again).await;
                 }
             }
-            self.remove(again).await;
         }
+    }
+
+    /// Returns `true` if the message with this identity was held before, and its lease has ended. It is then no longer
+    /// held.
+    async fn came_again(&mut self, id: &str) -> bool {
+        let Some((number, lease)) = self.held.first(id) else { return false };
+        let until = Instant::now() + LEASE;
+        if self.identities.came_again(&self.queue, lease, LEASE).await {
+            return self.held.remove(number).is_some();
+        }
+        self.held.extended(number, until);
+        false
     }
 
     /// Loads the bodies that are stored outside messages, if a condition reads them.
@@ -326,7 +342,7 @@ impl Run<'_> {
         None
     }
 
-    /// Takes the messages beyond the request's maximum out of `moving`, and holds them.
+    /// Holds the messages of `moving` that exceed the request's maximum.
     fn keep_to_maximum(&mut self, moving: &mut Vec<Delivery>) {
         for delivery in moving.split_off(self.left_to_move().min(moving.len())) {
             self.sorter.stays(&delivery.message);
@@ -354,10 +370,9 @@ impl Run<'_> {
         let mut pending_moves = self.still_ours(moving).await;
         let mut tries = 1;
         while !pending_moves.is_empty() {
-            let batch = pending_moves
-                .iter()
-                .map(|pending_move| self.copy(&pending_move.delivery.message, pending_move.extras))
-                .collect();
+            let from = &self.order.from;
+            let copy = |pending: &PendingMove| outgoing(&pending.delivery.message, from, pending.extras);
+            let batch = pending_moves.iter().map(copy).collect();
             let answers = self.broker.send(target, batch).await;
             let mut later = None;
             for (pending_move, answer) in std::mem::take(&mut pending_moves).into_iter().zip(answers) {
@@ -397,10 +412,6 @@ impl Run<'_> {
         sent
     }
 
-    fn copy(&self, message: &Message, extras: Extras) -> Outgoing {
-        outgoing(message, &self.order.from, extras)
-    }
-
     fn may_try_again(&self, tries: u32, delivery: &Delivery) -> bool {
         tries < TRIES && delivery.leased_at.elapsed() < LEASE / 2
     }
@@ -409,13 +420,12 @@ impl Run<'_> {
     /// its message counts as failed. Returns the messages to send.
     async fn still_ours(&mut self, moving: Vec<Delivery>) -> Vec<PendingMove> {
         let old = |delivery: &Delivery| delivery.leased_at.elapsed() > LEASE / 4;
-        let leases = moving.iter().filter(|delivery| old(delivery));
-        let leases = leases.map(|delivery| (delivery.message.id.clone(), delivery.receipt.lease())).collect();
-        let now = Instant::now();
+        let lease = |(n, one): (usize, &Delivery)| old(one).then(|| (n, one.receipt.lease()));
+        let (leases, now) = (moving.iter().enumerate().filter_map(lease).collect(), Instant::now());
         let extended = extend(&self.queue, leases, LEASE).await;
         let mut pending_moves = Vec::new();
-        for mut delivery in moving {
-            if extended.contains(&delivery.message.id) {
+        for (n, mut delivery) in moving.into_iter().enumerate() {
+            if extended.contains(&n) {
                 delivery.leased_at = now;
             } else if old(&delivery) {
                 self.fail(delivery, "its lease could not be extended");
@@ -426,23 +436,19 @@ impl Run<'_> {
         pending_moves
     }
 
-    /// Removes messages from the source. Their copies were sent, or they are to be dropped.
-    async fn remove(&mut self, sent: Vec<Delivery>) {
-        let mut acks = Vec::new();
-        for Delivery { message, receipt, .. } in sent {
-            // The id remains in `unremoved` until the queue confirms the removal.
-            if self.unremoved.insert(message.id.clone()) {
-                self.report.moved += 1;
-                self.news();
-            }
-            acks.push((message.id.clone(), Settlement::Ack(receipt)));
+    /// Removes messages from the source. The copies of `sent` were sent, or they are to be dropped. Those of `again` were
+    /// sent before, and could not be removed.
+    async fn remove(&mut self, sent: Vec<Delivery>, again: Vec<Delivery>) {
+        if !sent.is_empty() {
+            self.report.moved += sent.len() as u64;
+            self.news();
         }
-        for (id, answer) in settle(&self.queue, acks).await {
-            match answer {
-                Ok(()) => {
-                    self.unremoved.remove(&id);
-                }
-                Err(error) => tracing::warn!(message_id = id, %error, "not removed from its queue"),
+        let all = sent.into_iter().chain(again);
+        let acks = all.map(|Delivery { message, receipt, .. }| (message, Settlement::Ack(receipt))).collect();
+        for (message, answer) in settle(&self.queue, acks).await {
+            if let Err(error) = answer {
+                tracing::warn!(message_id = message.id, %error, "not removed from its queue");
+                self.unremoved.add(self.identities.of(&message));
             }
         }
     }
@@ -458,7 +464,8 @@ impl Run<'_> {
     }
 
     fn hold(&mut self, delivery: Delivery) {
-        self.held.keep(&delivery.message.id, delivery.receipt, delivery.leased_at + LEASE);
+        let id = self.identities.of(&delivery.message);
+        self.held.keep(id, delivery.receipt, delivery.leased_at + LEASE);
     }
 
     /// Extends the leases of held messages. If an extension fails, the next check of the leases retries it. If a lease
@@ -467,8 +474,8 @@ impl Run<'_> {
         let now = Instant::now();
         let due = self.held.due(now);
         let by = extension(self.started.elapsed(), self.queue.limits().max_lease);
-        for id in extend(&self.queue, due, by).await {
-            self.held.extended(&id, now + by);
+        for number in extend(&self.queue, due, by).await {
+            self.held.extended(number, now + by);
         }
     }
 
@@ -479,8 +486,8 @@ impl Run<'_> {
     }
 
     async fn give_back(&mut self, held: Vec<(String, Receipt)>) {
-        let held = held.into_iter();
-        let releases = held.map(|(id, receipt)| (id, Settlement::Release(receipt, Duration::ZERO))).collect();
+        let release = |(id, receipt): (String, Receipt)| (id, Settlement::Release(receipt, Duration::ZERO));
+        let releases = held.into_iter().map(release).collect();
         for (id, answer) in settle(&self.queue, releases).await {
             if let Err(error) = answer {
                 tracing::warn!(message_id = id, %error, "not released; it becomes visible when its lease ends");

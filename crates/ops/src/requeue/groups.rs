@@ -34,16 +34,15 @@ impl Groups {
         Self { batch, ..Self::default() }
     }
 
-    /// Records the messages that one receive call returned.
-    pub(super) fn received(&mut self, batch: &[Delivery]) {
+    /// Records the messages that one receive call returned. `ids`: those by which they are recognized.
+    pub(super) fn received(&mut self, batch: &[Delivery], ids: &[String]) {
         let group = |delivery: &Delivery| delivery.message.group.clone().unwrap_or_else(|| DEFAULT_GROUP.to_owned());
         let groups: HashSet<_> = batch.iter().map(group).collect();
         let is_cut = batch.len() >= self.batch && groups.len() > 1;
         for name in groups {
             self.seen.entry(name).or_default().is_cut = is_cut;
         }
-        for delivery in batch {
-            let id = &delivery.message.id;
+        for (delivery, id) in batch.iter().zip(ids) {
             if self.ids.insert(id.clone()) {
                 self.seen.entry(group(delivery)).or_default().ids.push(id.clone());
             }
@@ -106,13 +105,16 @@ mod tests {
     #[test]
     fn a_group_that_shared_a_full_batch_is_received_once_more() {
         let mut groups = Groups::of_batches(3);
-        groups.received(&batch(&["a1", "a2", "b1"]));
-        groups.received(&batch(&["c1", "d1"]));
-        groups.received(&batch(&["e1", "e2", "e3"]));
+        let receive = |groups: &mut Groups, ids: &[&str]| {
+            groups.received(&batch(ids), &ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>());
+        };
+        receive(&mut groups, &["a1", "a2", "b1"]);
+        receive(&mut groups, &["c1", "d1"]);
+        receive(&mut groups, &["e1", "e2", "e3"]);
         assert_eq!(groups.to_receive_again(), [vec!["a1", "a2"], vec!["b1"]]);
         assert_eq!(groups.unfinished(), ["a", "b", "e"]);
-        groups.received(&batch(&["a1", "a2"]));
-        groups.received(&batch(&["b1", "b2", "b3"]));
+        receive(&mut groups, &["a1", "a2"]);
+        receive(&mut groups, &["b1", "b2", "b3"]);
         assert!(groups.to_receive_again().is_empty() && groups.knows("b3") && groups.len() == 10);
         assert_eq!(groups.unfinished(), ["b", "e"], "there may be a fourth");
     }

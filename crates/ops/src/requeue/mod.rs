@@ -7,6 +7,7 @@
 //! | `sort` | decides which messages of a batch move, and in which order | none |
 //! | `copy` | creates the copy of a message, and interprets the queue's answer to it | none |
 //! | `set_aside` | unmoved messages with their leases | none |
+//! | `unremoved` | messages that were sent and not yet removed | none |
 //! | `groups` | the groups of an ordered queue from which messages were received | none |
 //! | `calls` | settles, extends and loads in parallel calls | yes |
 //! | `rehearsal` | shows the messages that a drop would remove | yes |
@@ -24,6 +25,7 @@ mod groups;
 mod rehearsal;
 mod set_aside;
 mod sort;
+mod unremoved;
 
 pub use condition::{Condition, InvalidCondition};
 pub(super) use engine::look;

@@ -1,7 +1,7 @@
 //! Messages that were inspected and do not move. They are held: they remain leased until the run ends, so that they are
 //! not received again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,15 +9,20 @@ use tokio::time::Instant;
 use super::LEASE;
 use hostler_queue::{LeaseHandle, Receipt};
 
-/// The held messages, by id.
+/// The held messages, each with a number.
 #[derive(Debug, Default)]
 pub(super) struct SetAside {
-    entries: HashMap<String, Entry>,
+    entries: BTreeMap<u64, Entry>,
+    /// Numbers by the identities of messages.
+    numbers: HashMap<String, BTreeSet<u64>>,
+    /// Number of the next message.
+    next: u64,
     looked_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Entry {
+    identity: String,
     receipt: Receipt,
     until: Instant,
 }
@@ -28,43 +33,61 @@ impl SetAside {
         self.entries.len()
     }
 
-    /// Holds a message that is leased until `until`. Returns `false` if the message was already held. In that case, its
-    /// earlier lease was lost.
-    pub(super) fn keep(&mut self, id: &str, receipt: Receipt, until: Instant) -> bool {
-        self.entries.insert(id.to_owned(), Entry { receipt, until }).is_none()
+    /// Holds a message that is leased until `until`.
+    pub(super) fn keep(&mut self, identity: String, receipt: Receipt, until: Instant) {
+        let number = self.next;
+        self.next += 1;
+        self.numbers.entry(identity.clone()).or_default().insert(number);
+        self.entries.insert(number, Entry { identity, receipt, until });
     }
 
-    /// Returns `true` if this message is held.
-    pub(super) fn contains(&self, id: &str) -> bool {
-        self.entries.contains_key(id)
+    /// Returns the number and the lease of the message with this identity that is held for the longest time.
+    pub(super) fn first(&self, identity: &str) -> Option<(u64, LeaseHandle)> {
+        let number = *self.numbers.get(identity)?.first()?;
+        Some((number, self.entries.get(&number)?.receipt.lease()))
     }
 
     /// Returns the leases to extend now, which are those that end within three quarters of [`LEASE`]. Checks at most
     /// six times per [`LEASE`]. Between these checks, returns nothing.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<(String, LeaseHandle)> {
+    pub(super) fn due(&mut self, now: Instant) -> Vec<(u64, LeaseHandle)> {
         if now < *self.looked_at.get_or_insert(now) + LEASE / 6 {
             return Vec::new();
         }
         self.looked_at = Some(now);
         let short = self.entries.iter().filter(|(_, entry)| entry.until < now + LEASE * 3 / 4);
-        short.map(|(id, entry)| (id.clone(), entry.receipt.lease())).collect()
+        short.map(|(number, entry)| (*number, entry.receipt.lease())).collect()
     }
 
     /// Records the extension of a lease.
-    pub(super) fn extended(&mut self, id: &str, until: Instant) {
-        if let Some(entry) = self.entries.get_mut(id) {
+    pub(super) fn extended(&mut self, number: u64, until: Instant) {
+        if let Some(entry) = self.entries.get_mut(&number) {
             entry.until = until;
         }
     }
 
-    /// Removes and returns these messages.
-    pub(super) fn take(&mut self, ids: &[String]) -> Vec<(String, Receipt)> {
-        ids.iter().filter_map(|id| Some((id.clone(), self.entries.remove(id)?.receipt))).collect()
+    /// Removes a message, and returns its identity and its receipt.
+    pub(super) fn remove(&mut self, number: u64) -> Option<(String, Receipt)> {
+        let Entry { identity, receipt, .. } = self.entries.remove(&number)?;
+        if let Some(numbers) = self.numbers.get_mut(&identity) {
+            numbers.remove(&number);
+            if numbers.is_empty() {
+                self.numbers.remove(&identity);
+            }
+        }
+        Some((identity, receipt))
+    }
+
+    /// Removes and returns the messages with these identities.
+    pub(super) fn take(&mut self, identities: &[String]) -> Vec<(String, Receipt)> {
+        let numbers = identities.iter().filter_map(|identity| self.numbers.get(identity)).flatten();
+        let numbers: Vec<_> = numbers.copied().collect();
+        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 
     /// Removes and returns all messages.
     pub(super) fn drain(&mut self) -> Vec<(String, Receipt)> {
-        self.entries.drain().map(|(id, entry)| (id, entry.receipt)).collect()
+        self.numbers.clear();
+        std::mem::take(&mut self.entries).into_values().map(|entry| (entry.identity, entry.receipt)).collect()
     }
 }
 
@@ -83,29 +106,35 @@ mod tests {
     async fn only_short_leases_are_extended_and_not_at_every_look() {
         let mut held = SetAside::default();
         let start = Instant::now();
-        assert!(held.keep("short", Receipt::new("1"), start + LEASE));
-        assert!(held.keep("long", Receipt::new("2"), start + LEASE * 2));
-        let ids = |held: &mut SetAside, after: Duration| -> Vec<String> {
-            held.due(start + after).into_iter().map(|(id, _)| id).collect()
+        held.keep("short".to_owned(), Receipt::new("1"), start + LEASE);
+        held.keep("long".to_owned(), Receipt::new("2"), start + LEASE * 2);
+        let numbers = |held: &mut SetAside, after: Duration| -> Vec<u64> {
+            held.due(start + after).into_iter().map(|(number, _)| number).collect()
         };
-        assert!(ids(&mut held, Duration::ZERO).is_empty());
-        assert!(ids(&mut held, LEASE / 6).is_empty(), "five sixths are left");
-        assert_eq!(ids(&mut held, LEASE / 3), ["short"]);
-        assert!(ids(&mut held, LEASE / 3).is_empty(), "asked just now");
-        held.extended("short", start + LEASE * 2);
-        assert!(ids(&mut held, LEASE).is_empty());
+        assert!(numbers(&mut held, Duration::ZERO).is_empty());
+        assert!(numbers(&mut held, LEASE / 6).is_empty(), "five sixths are left");
+        assert_eq!(numbers(&mut held, LEASE / 3), [0]);
+        assert!(numbers(&mut held, LEASE / 3).is_empty(), "asked just now");
+        held.extended(0, start + LEASE * 2);
+        assert!(numbers(&mut held, LEASE).is_empty());
         assert_eq!(held.len(), 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_comes_again_is_known_and_has_its_new_receipt() {
-        let mut held = SetAside::default();
-        let until = Instant::now() + LEASE;
-        assert!(held.keep("a", Receipt::new("old"), until));
-        assert!(held.contains("a") && !held.contains("b"));
-        assert!(!held.keep("a", Receipt::new("new"), until));
-        assert_eq!(held.drain(), [("a".to_owned(), Receipt::new("new"))]);
-        assert_eq!(held.len(), 0);
+    async fn messages_with_one_identity_are_held_beside_one_another() {
+        let (mut held, until) = (SetAside::default(), Instant::now() + LEASE);
+        for receipt in ["a1", "a2", "a3"] {
+            held.keep("a".to_owned(), Receipt::new(receipt), until);
+        }
+        assert_eq!((held.len(), held.first("b")), (3, None));
+        assert_eq!(held.first("a"), Some((0, Receipt::new("a1").lease())));
+        assert_eq!(held.remove(0), Some(("a".to_owned(), Receipt::new("a1"))));
+        assert_eq!((held.first("a"), held.remove(0)), (Some((1, Receipt::new("a2").lease())), None));
+        held.keep("b".to_owned(), Receipt::new("b1"), until);
+        let taken: Vec<_> = held.take(&["a".to_owned()]).into_iter().map(|(_, receipt)| receipt).collect();
+        assert_eq!(taken, ["a2", "a3"].map(Receipt::new));
+        assert_eq!(held.drain(), [("b".to_owned(), Receipt::new("b1"))]);
+        assert_eq!((held.len(), held.first("b")), (0, None));
     }
 
     #[test]

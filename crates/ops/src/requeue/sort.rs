@@ -33,6 +33,8 @@ pub(super) struct Sorter {
     conditions: Vec<Condition>,
     began: SystemTime,
     ordered: bool,
+    /// Set if several messages of the source may have the same id.
+    ids_repeat: bool,
     /// Groups of an ordered queue in which a message did not move. No later message of these groups may move.
     stuck: HashSet<Option<String>>,
     /// Hashes of the ids of moved messages. Hashes save memory, because a run may move millions of messages.
@@ -45,7 +47,12 @@ impl Sorter {
     /// that was sent after the start is late.
     pub(super) fn new(conditions: Vec<Condition>, began: SystemTime, ordered: bool) -> Self {
         let (stuck, moved, hasher) = (HashSet::new(), HashSet::new(), RandomState::new());
-        Self { conditions, began, ordered, stuck, moved, hasher }
+        Self { conditions, began, ordered, ids_repeat: false, stuck, moved, hasher }
+    }
+
+    /// Sets whether several messages of the source may have the same id. The id of a moved message then says nothing of another.
+    pub(super) fn with_ids(self, ids_repeat: bool) -> Self {
+        Self { ids_repeat, ..self }
     }
 
     /// Returns `true` if a condition reads the body.
@@ -70,7 +77,8 @@ impl Sorter {
     /// Records that a copy of a message was sent. `copy`: id of the copy.
     pub(super) fn moved(&mut self, message: &Message, copy: &str) {
         // A copy has the message's original id as an attribute, unless the message had no room for that attribute.
-        for id in [original_id(message), copy] {
+        let original = Some(original_id(message)).filter(|_| !self.ids_repeat);
+        for id in original.into_iter().chain([copy]) {
             self.moved.insert(self.hasher.hash_one(id));
         }
     }
@@ -196,6 +204,14 @@ mod tests {
         for one in [&back, &nameless] {
             assert_eq!(sorter.judge(one), Verdict::Late, "{one:?}");
         }
+        let mut repeating = Sorter::new(Vec::new(), BEGAN, false).with_ids(true);
+        repeating.moved(&Message { enqueued_at: stamp, ..original.clone() }, "a9");
+        assert_eq!(
+            repeating.judge(&Message { enqueued_at: stamp, ..original.clone() }),
+            Verdict::Move,
+            "another message"
+        );
+        assert_eq!(repeating.judge(&back), Verdict::Late, "the copy has an id of its own");
         // Another queue's copy of the same message, which was dead-lettered before the run.
         let sibling = Message { enqueued_at: original.enqueued_at, ..back };
         assert_eq!(sorter.judge(&sibling), Verdict::Move);
