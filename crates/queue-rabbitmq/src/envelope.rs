@@ -47,6 +47,9 @@ pub(super) const MAX_KEY: usize = 255;
 /// Time that the clocks of a sender and a receiver may differ by.
 const SKEW: Duration = Duration::from_secs(3600);
 
+/// Start of the year 2000. Nothing was sent by AMQP before it.
+const YEAR_2000: Duration = Duration::from_secs(946_684_800);
+
 /// Start of the year 10,000, from which on times have no text in common formats.
 const YEAR_10_000: Duration = Duration::from_secs(253_402_300_800);
 
@@ -67,6 +70,8 @@ pub(super) struct Mail {
     /// AMQP's number of the delivery within its channel.
     pub(super) tag: u64,
     pub(super) message: Arc<Message>,
+    /// Set if the message has the time at which it was sent. Otherwise, that is the time at which it was received.
+    pub(super) is_dated: bool,
     /// Exchange that the message came through. Empty: it was sent to the queue.
     pub(super) exchange: String,
     /// Number of attempts that ended before this copy of the message was made.
@@ -128,16 +133,19 @@ impl Mail {
         let sent_by_key = !exchange.as_str().is_empty() && !came_by_ladder(exchange.as_str());
         let own_key = Some(routing_key.as_str()).filter(|key| sent_by_key && !key.is_empty()).map(str::to_owned);
         let attributes = headers::attributes(&properties, is_ours);
-        // Some clients stamp with milliseconds, or with whatever they like.
-        let stamped = properties.timestamp().and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+        // Some clients stamp with milliseconds, with the time since they started, or with whatever they like.
+        let stamp = properties.timestamp().map(Duration::from_secs).filter(|stamp| *stamp >= YEAR_2000);
+        let stamped = stamp.and_then(|stamp| UNIX_EPOCH.checked_add(stamp));
+        let sent_at = number(SENT_AT).map(time).or(stamped).filter(is_plausible);
         let message = Message {
             id: properties
                 .message_id()
                 .as_ref()
+                .filter(|id| !id.as_str().is_empty())
                 .map_or_else(|| derived_id(&properties, &data), |id| id.as_str().to_owned()),
             trace: TraceContext::of(&attributes).map(Arc::new),
             attributes,
-            enqueued_at: number(SENT_AT).map(time).or(stamped).filter(is_plausible).unwrap_or(now),
+            enqueued_at: sent_at.unwrap_or(now),
             group: word(GROUP).or(ordered.then(|| DEFAULT_GROUP.to_owned())),
             routing_key: word(KEY).or(own_key),
             claim: None,
@@ -148,6 +156,7 @@ impl Mail {
         Self {
             tag: delivery_tag,
             message: Arc::new(message),
+            is_dated: sent_at.is_some(),
             exchange: if sent_by_key { exchange.as_str().to_owned() } else { String::new() },
             carried: number(CARRIED).map_or(0, small),
             is_copy: header(CARRIED).is_some(),

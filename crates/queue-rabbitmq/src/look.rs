@@ -28,8 +28,14 @@ use super::fault::{is_locked, is_missing, queue_error};
 use super::queue;
 use leases::Leases;
 
-/// Limits of the commands' receives: those of consumers, but for releases, which have no delay.
-const LIMITS: Limits = Limits { max_release: Duration::ZERO, ..queue::LIMITS };
+/// Maximum number of messages that are received at once, and of acks until the next receive. A quorum queue keeps acks in the channel
+/// while 32 of them are not yet stored (`quorum_commands_soft_limit`), and gives those up when the channel closes: their messages are
+/// in the queue again. A receive waits until all acks before it are stored.
+const BATCH: usize = 16;
+
+/// Limits of the commands' receives: those of consumers, but for the batches, and for releases, which have no delay.
+const LIMITS: Limits =
+    Limits { receive_batch: BATCH, settle_batch: BATCH, max_release: Duration::ZERO, ..queue::LIMITS };
 
 /// Maximum time for an answer of the server.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -86,7 +92,7 @@ impl LookQueue {
         let got = got.map_err(|error| self.refused(&error)).inspect_err(|_| taken.end())?;
         let (now, is_ladder, count) =
             (SystemTime::now(), |exchange: &str| self.service.names.is_ladder(exchange), got.len());
-        let mails = got.into_iter().map(|delivery| undated(Mail::read(delivery, is_ladder, false, now), now));
+        let mails = got.into_iter().map(|delivery| undated(Mail::read(delivery, is_ladder, false, now)));
         // The others go back when the channel ends, so that they do not come again before.
         let due = mails.filter(|mail| mail.not_before.is_none_or(|at| at <= now));
         let deliveries = due.map(|mail| {
@@ -165,10 +171,10 @@ impl Taken {
     }
 }
 
-/// Returns the message with the time zero if its producer gave none: it then counts as received, at `now`. Commands leave out what was
-/// sent after they began.
-fn undated(mut mail: Mail, now: SystemTime) -> Mail {
-    if mail.message.enqueued_at == now {
+/// Returns the message with the time zero if its producer gave none: it then counts as received. Commands leave out what was sent after
+/// they began.
+fn undated(mut mail: Mail) -> Mail {
+    if !mail.is_dated {
         Arc::make_mut(&mut mail.message).enqueued_at = UNIX_EPOCH;
     }
     mail
@@ -214,6 +220,10 @@ impl Queue for LookQueue {
 
     fn is_ordered(&self) -> bool {
         false
+    }
+
+    fn ids_repeat(&self) -> bool {
+        true
     }
 
     fn origin(&self) -> Origin {

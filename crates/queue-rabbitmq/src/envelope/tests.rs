@@ -199,17 +199,20 @@ fn the_server_acts_on_nothing_in_a_copy() {
 fn a_message_of_others_has_an_id_that_stays() {
     let id = |body: &[u8]| delivered("", "jobs", BasicProperties::default(), body).message.id.clone();
     assert_eq!((id(b"a"), id(b"a") == id(b"b")), ("amqp-e604613a248ff1ac".to_owned(), false));
-    let stamped = delivered("", "jobs", BasicProperties::default().with_timestamp(7), b"");
-    assert_eq!(stamped.message.enqueued_at, at(7000));
-    assert_eq!(delivered("", "jobs", BasicProperties::default(), b"").message.enqueued_at, at(9));
+    let unnamed = delivered("", "jobs", BasicProperties::default().with_message_id("".into()), b"a");
+    assert_eq!(unnamed.message.id, id(b"a"));
+    let stamped = delivered("", "jobs", BasicProperties::default().with_timestamp(1_700_000_000), b"");
+    assert_eq!((stamped.message.enqueued_at, stamped.is_dated), (at(1_700_000_000_000), true));
+    let undated = delivered("", "jobs", BasicProperties::default(), b"");
+    assert_eq!((undated.message.enqueued_at, undated.is_dated), (at(9), false));
 }
 
-/// The client encodes any number of seconds, and some write milliseconds.
+/// The client encodes any number of seconds, and some write milliseconds, or seconds since they started.
 #[test]
 fn a_stamp_that_is_no_time_is_left_out() {
-    for seconds in [u64::MAX, 1 << 63, i64::MAX as u64, 1_700_000_000_000] {
+    for seconds in [0, 123, u64::MAX, 1 << 63, i64::MAX as u64, 1_700_000_000_000] {
         let mail = delivered("", "jobs", BasicProperties::default().with_timestamp(seconds), b"");
-        assert_eq!(mail.message.enqueued_at, at(9), "{seconds}");
+        assert_eq!((mail.message.enqueued_at, mail.is_dated), (at(9), false), "{seconds}");
         let copy = mail.again(String::new(), "jobs".into(), 1).properties;
         assert_eq!(*copy.timestamp(), Some(seconds), "a copy is as the message was");
     }
