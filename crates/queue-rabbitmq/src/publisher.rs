@@ -180,9 +180,8 @@ fn fits(parcel: &Parcel, most: usize) -> Result<(), QueueError> {
         return Ok(());
     }
     Err(QueueError::Refused(format!(
-        "the headers of the message have {size} bytes, and at most {most} can be sent: raise `frame_max` in rabbitmq.conf, of \
-         which hostler uses at most {} KiB",
-        tuning::MOST / 1024
+        "the headers of the message have {size} bytes, and at most {most} can be sent: {}",
+        tuning::cure()
     )))
 }
 

@@ -27,6 +27,11 @@ const LIMIT: std::ops::Range<usize> = 6..10;
 /// Bytes of a frame before its content.
 const HEAD: usize = 7;
 
+/// Returns the way out for a message whose headers are too large for a frame.
+pub(super) fn cure() -> String {
+    format!("raise `frame_max` in rabbitmq.conf, of which hostler uses at most {} KiB", MOST / 1024)
+}
+
 /// Changes the server's limit for the library. `content`: that of the server's proposal.
 pub(super) fn raise(content: &mut [u8], spare: u32) {
     change(content, |limit| for_library(if limit == 0 { UNLIMITED } else { limit }, spare));
