@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::fault::queue_error;
+use super::fault::{connect_error, queue_error};
 use super::frame::{self, FrameLimits};
 use super::{Options, repaired, tuning};
 
@@ -112,8 +112,14 @@ impl Endpoint {
         let connecting = repaired::connect(node.clone(), properties, self.tls.clone(), role.spare());
         let patience = PATIENCE / u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         match timeout(patience, connecting).await {
-            Ok(connected) => connected.map_err(|error| queue_error(&what(), &error)),
-            Err(_) => Err(QueueError::Unavailable(format!("{}: no answer within {patience:?}", what()))),
+            Ok(connected) => {
+                connected.map_err(|error| connect_error(&what(), node.scheme == AMQPScheme::AMQPS, &error))
+            }
+            Err(_) => Err(QueueError::Unavailable(format!(
+                "{}: no answer within {patience:?}: check the host and the port of queue.rabbitmq.url, and whether something else \
+                 listens there",
+                what()
+            ))),
         }
     }
 }
@@ -150,6 +156,10 @@ fn node(url: &str, heartbeat: u16) -> Option<AMQPUri> {
     let mut uri: AMQPUri = url.parse().ok()?;
     if let Some(address) = ipv6(url) {
         address.clone_into(&mut uri.authority.host);
+    }
+    // A URL that ends in a slash means the default virtual host, as it does for most clients. No virtual host has an empty name.
+    if uri.vhost.is_empty() {
+        uri.vhost = "/".to_owned();
     }
     let wanted = uri.query.heartbeat.unwrap_or(heartbeat);
     uri.query.heartbeat = Some(if wanted == 0 { 0 } else { wanted.max(SHORTEST) });
@@ -234,7 +244,8 @@ impl Line {
             State::Down(error) => is_first || matches!(error, QueueError::Refused(_)),
         };
         let waiting = async { watched.wait_for(is_usable).await.map(|state| state.clone()) };
-        let deadline = if is_first { deadline.max(Instant::now() + PATIENCE) } else { deadline };
+        // All nodes together are tried for this time, and the reason of the failure follows it.
+        let deadline = if is_first { deadline.max(Instant::now() + PATIENCE + ANSWER) } else { deadline };
         let state = match timeout_at(deadline, waiting).await {
             Ok(Ok(state)) => state,
             _ => self.state.borrow().clone(),
@@ -389,6 +400,8 @@ mod tests {
         let asked = |url| endpoint(url).map(|endpoint| endpoint.nodes[0].query.heartbeat).unwrap_or_default();
         let urls = ["amqp://localhost", "amqp://localhost?heartbeat=1", "amqp://localhost?heartbeat=0"];
         assert_eq!(urls.map(asked), [Some(10), Some(SHORTEST), Some(0)]);
+        let cluster = endpoint("amqp://one,two:4711/work?heartbeat=60").map(|endpoint| endpoint.nodes).unwrap();
+        assert!(cluster.len() == 2 && cluster.iter().all(|node| node.query.heartbeat == Some(60)), "{cluster:?}");
     }
 
     /// A server may accept each connection and close it at once, for example at its limit of connections.
@@ -423,6 +436,23 @@ mod tests {
         let answer = in_time(Instant::now(), std::future::pending::<lapin::Result<()>>()).await;
         let error = answer.map_err(|error| queue_error("cannot look", &error)).unwrap_err();
         assert!(matches!(&error, QueueError::Unavailable(text) if text.contains("did not answer in time")), "{error}");
+    }
+
+    #[test]
+    fn a_slash_at_the_end_is_the_default_virtual_host() {
+        let vhost = |url| endpoint(url).map(|endpoint| endpoint.nodes[0].vhost.clone()).unwrap();
+        let urls = ["amqp://host", "amqp://host/", "amqp://host/%2f", "AMQP://host/?heartbeat=5", "amqp://host/work"];
+        assert_eq!(urls.map(vhost), ["/", "/", "/", "/", "work"]);
+    }
+
+    /// The first wait for a connection must outlast the attempts on all nodes, whose failure has the cause.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_accepts_and_never_answers_is_named() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let line = Line::new(Arc::new(endpoint(&format!("amqp://{address}")).unwrap()), Role::Consuming);
+        let error = line.get(Instant::now()).await.map(drop).unwrap_err().to_string();
+        assert!(error.contains(&address.to_string()) && error.contains("no answer within"), "{error}");
     }
 
     #[test]

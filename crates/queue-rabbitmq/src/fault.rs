@@ -1,5 +1,7 @@
 //! Errors of the AMQP client, sorted by what the caller does next.
 
+use std::io;
+
 use hostler_queue::{LeaseError, QueueError};
 use lapin::ErrorKind;
 
@@ -37,6 +39,35 @@ pub(super) fn queue_error(what: &str, error: &lapin::Error) -> QueueError {
     }
 }
 
+/// Returns the queue error for a connection that cannot be made. `what`: the operation, with the address. `is_encrypted`: the URL
+/// says so.
+pub(super) fn connect_error(what: &str, is_encrypted: bool, error: &lapin::Error) -> QueueError {
+    let cure = match error.kind() {
+        ErrorKind::ParsingError(_) => "something else than RabbitMQ's AMQP listens there, which has port 5672",
+        ErrorKind::IOError(error) if is_encrypted && is_of_tls(error) => {
+            "amqps:// needs a port with TLS, which is 5671 by default: check the port of queue.rabbitmq.url, and its certificates"
+        }
+        ErrorKind::IOError(error) if !is_encrypted && is_end(error.kind()) => {
+            "it closed the connection: check whether the port of queue.rabbitmq.url takes AMQP (5672), or TLS (amqps://, 5671)"
+        }
+        _ => return queue_error(what, error),
+    };
+    match queue_error(what, error) {
+        // The cure for a system without authorities is a better one.
+        QueueError::Unavailable(text) if !text.contains(NO_ROOTS) => QueueError::Unavailable(format!("{text}: {cure}")),
+        other => other,
+    }
+}
+
+fn is_end(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)
+}
+
+/// Returns `true` for an error of the TLS handshake.
+fn is_of_tls(error: &io::Error) -> bool {
+    is_end(error.kind()) || error.kind() == io::ErrorKind::InvalidData
+}
+
 /// Returns `true` if the server has no such queue or exchange.
 pub(super) fn is_missing(error: &lapin::Error) -> bool {
     code(error) == Some(NOT_FOUND)
@@ -72,8 +103,6 @@ fn code(error: &lapin::Error) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use lapin::protocol::{AMQPError, AMQPHardError};
 
     use super::*;

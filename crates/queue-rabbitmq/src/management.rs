@@ -28,6 +28,8 @@ const LARGEST: usize = 8 * 1024 * 1024;
 /// A client of the management API.
 pub(super) struct Management {
     client: Client,
+    /// Address of the API, for people.
+    address: String,
     /// URL of the queues of the virtual host.
     url: String,
     /// URL of its exchanges.
@@ -99,7 +101,14 @@ impl Management {
             .map_err(|error| QueueError::Refused(format!("queue.rabbitmq.management_url: {}", with_causes(&error))))?;
         let of = |kind: &str| format!("{}/api/{kind}/{}", url.trim_end_matches('/'), encoded(vhost));
         let (user, password) = (user.to_owned(), password.to_owned());
-        Ok(Self { client, url: of("queues"), exchanges: of("exchanges"), user, password })
+        Ok(Self {
+            client,
+            address: without_account(url),
+            url: of("queues"),
+            exchanges: of("exchanges"),
+            user,
+            password,
+        })
     }
 
     /// Returns all queues of the virtual host, each with the number of unacked messages as the server last counted it.
@@ -116,7 +125,7 @@ impl Management {
                 return Ok(queues);
             }
         }
-        Err(failed(&format!("there are more than {} queues", MOST_PAGES * PAGE)))
+        Err(self.failed(&format!("there are more than {} queues", MOST_PAGES * PAGE)))
     }
 
     /// Returns the exchanges that a queue is bound to. Empty: there is none, or the queue does not exist.
@@ -174,25 +183,43 @@ impl Management {
     async fn page(&self, page: usize) -> Result<Page, QueueError> {
         let url = format!("{}?page={page}&page_size={PAGE}&columns=name,messages_unacknowledged", self.url);
         let found = self.get(url).await?;
-        found.ok_or_else(|| failed("there is no such API, or no such virtual host"))
+        found.ok_or_else(|| self.failed("there is no such API, or no such virtual host"))
     }
 
     /// Returns the answer to a request. `None`: what is asked for does not exist.
     async fn get<T: DeserializeOwned>(&self, url: String) -> Result<Option<T>, QueueError> {
-        let fault = |error: reqwest::Error| failed(&with_causes(&error.without_url()));
+        let fault = |error: reqwest::Error| self.failed(&with_causes(&error.without_url()));
         let answer = self.client.get(url).basic_auth(&self.user, Some(&self.password)).send().await.map_err(fault)?;
         match answer.status() {
             StatusCode::OK => {
-                let body = body(answer).await?;
-                serde_json::from_slice(&body).map(Some).map_err(|error| failed(&error.to_string()))
+                let body = body(answer).await.map_err(|why| self.failed(&why))?;
+                let read = serde_json::from_slice(&body).map(Some);
+                read.map_err(|error| self.failed(&format!("the answer is not that of RabbitMQ's API: {error}")))
             }
             StatusCode::NOT_FOUND => Ok(None),
             status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Err(QueueError::Refused(format!(
-                "queue.rabbitmq.management_url: {status}: give the user of queue.rabbitmq.url the tag `monitoring`, or leave \
-                 the key out"
+                "queue.rabbitmq.management_url: {status} from {}: give the user of queue.rabbitmq.url the tag `monitoring`, or leave \
+                 the key out",
+                self.address
             ))),
-            status => Err(failed(&status.to_string())),
+            status => Err(self.failed(&status.to_string())),
         }
+    }
+
+    fn failed(&self, why: &str) -> QueueError {
+        QueueError::Unavailable(format!(
+            "queue.rabbitmq.management_url: the management API at {} cannot be used: {why}: check the address, which has port 15672 by \
+             default, or leave the key out",
+            self.address
+        ))
+    }
+}
+
+/// Returns a URL without a user and a password.
+fn without_account(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://{rest}"),
+        _ => url.to_owned(),
     }
 }
 
@@ -211,19 +238,15 @@ fn client(options: &Options) -> reqwest::Result<Client> {
 }
 
 /// Reads the body of an answer, up to a limit.
-async fn body(mut answer: Response) -> Result<Vec<u8>, QueueError> {
+async fn body(mut answer: Response) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
-    while let Some(part) = answer.chunk().await.map_err(|error| failed(&with_causes(&error.without_url())))? {
+    while let Some(part) = answer.chunk().await.map_err(|error| with_causes(&error.without_url()))? {
         if body.len() + part.len() > LARGEST {
-            return Err(failed(&format!("the answer has more than {LARGEST} bytes")));
+            return Err(format!("the answer has more than {LARGEST} bytes"));
         }
         body.extend_from_slice(&part);
     }
     Ok(body)
-}
-
-fn failed(why: &str) -> QueueError {
-    QueueError::Unavailable(format!("queue.rabbitmq.management_url: {why}"))
 }
 
 /// Encodes a segment of a path.
@@ -243,6 +266,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_address_is_shown_without_an_account() {
+        assert_eq!(without_account("https://me:secret@host:15671/x"), "https://host:15671/x");
+        assert_eq!(without_account("http://host:15672"), "http://host:15672");
+    }
+
+    #[test]
     fn a_virtual_host_is_one_segment_of_the_path() {
         let url = |vhost| {
             let account = (vhost, "guest", "guest");
@@ -251,6 +280,7 @@ mod tests {
         assert_eq!(url("/"), Ok("http://localhost:15672/api/queues/%2F".to_owned()));
         assert_eq!(url("a b/ć"), Ok("http://localhost:15672/api/queues/a%20b%2F%C4%87".to_owned()));
     }
+
     /// Answers each request with this body. Returns the client, and the number of requests up to now.
     async fn answering(body: String) -> (Management, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -279,6 +309,9 @@ mod tests {
         let (repeating, asked) = answering(r#"{"items": [{"name": "q"}], "page_count": 1000000000}"#.to_owned()).await;
         assert!(repeating.queues().await.is_err_and(|error| error.to_string().contains("more than")));
         assert_eq!(asked.load(Ordering::SeqCst), MOST_PAGES);
+        let (other, _) = answering("<html>".to_owned()).await;
+        let told = other.queues().await.unwrap_err().to_string();
+        assert!(told.contains(&other.address) && told.contains("not that of RabbitMQ's API"), "{told}");
         let (large, _) = answering(" ".repeat(LARGEST + 1)).await;
         assert!(large.queues().await.is_err_and(|error| error.to_string().contains("bytes")));
     }
