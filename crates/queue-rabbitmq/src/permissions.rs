@@ -22,7 +22,8 @@ pub struct Permissions {
     pub configure: String,
     /// Names of the exchanges that the user may publish to, and of the queues that it may bind.
     pub write: String,
-    /// Names of the queues that the user may receive from, and of the exchanges that it may bind queues to.
+    /// Names of the queues that the user may receive from, and of the exchanges that it may bind queues to. From 4.3 on, RabbitMQ lets a
+    /// user look up only the names for which it has one of these permissions.
     pub read: String,
 }
 
@@ -59,12 +60,13 @@ impl Needs {
     /// Returns what `hostler run` needs if nothing is missing, and the commands that look at messages and move them.
     pub fn to_run(&self) -> Permissions {
         let levels = format!("{}[0-9]+", escaped(self.names.ladder()));
+        let looked_up = [self.names.landing(), self.names.ladder_is_complete(), self.names.lost()].into();
         Permissions {
             configure: pattern(all(&[&self.turns])),
             write: pattern(
                 [DEFAULT_EXCHANGE.to_owned(), levels].into_iter().chain(all(&[&self.queues, &self.sent_to])),
             ),
-            read: pattern(all(&[&self.queues, &[self.names.landing()].into()])),
+            read: pattern(all(&[&self.queues, &self.exchanges, &looked_up])),
         }
     }
 
@@ -117,7 +119,10 @@ mod tests {
         let run = needs(false).to_run();
         assert_eq!(run.configure, "^$");
         assert_eq!(run.write, r"^(amq\.default|p\.hostler\.delay\.[0-9]+|p\.done|p\.mails|p\.orders|p\.orders-dlq)$");
-        assert_eq!(run.read, r"^(p\.hostler\.delay\.due|p\.orders|p\.orders-dlq)$");
+        assert_eq!(
+            run.read,
+            r"^(p\.hostler\.delay\.complete|p\.hostler\.delay\.due|p\.hostler\.delay\.lost|p\.orders|p\.orders-dlq|p\.shop)$"
+        );
         assert_eq!(needs(true).to_run().configure, r"^(p\.orders-dlq\.turn|p\.orders\.turn)$");
     }
 
