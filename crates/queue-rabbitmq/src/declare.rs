@@ -83,11 +83,24 @@ impl Declarer {
         for queue in topology::queues(&self.names, spec) {
             drifts.extend(self.queue(&queue).await?);
         }
-        if let Some(exchange) = spec.channel.exchange() {
-            self.exchange(&self.names.full(exchange)).await?;
-            self.bind_all(&topology::bindings(&self.names, spec)?).await?;
-        }
+        self.feed(spec).await?;
         Ok(drifts)
+    }
+
+    /// Makes all bindings of a channel's queue, which exists.
+    ///
+    /// # Errors
+    /// The queue or the ladder is missing, or the user may not bind the queue.
+    pub(super) async fn bind_channel(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        self.land(&self.names.full(spec.channel.queue())).await?;
+        self.feed(spec).await
+    }
+
+    /// Creates the exchange of a channel if it is missing, and lets it deliver to the channel's queue.
+    async fn feed(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        let Some(exchange) = spec.channel.exchange() else { return Ok(()) };
+        self.exchange(&self.names.full(exchange)).await?;
+        self.bind_all(&topology::bindings(&self.names, spec)?).await
     }
 
     /// Creates a queue if it is missing. Returns the difference if the queue exists in another form.
@@ -99,7 +112,7 @@ impl Declarer {
             Ok(_) => Ok(None),
             Err(error) => match difference(&error) {
                 Some(text) => Ok(Some(Drift::of(name, text))),
-                None => Err(queue_error(&format!("cannot create the queue `{name}`"), &error)),
+                None => Err(queue_error(&format!("cannot declare the queue `{name}`"), &error)),
             },
         }
     }
@@ -126,7 +139,7 @@ impl Declarer {
         let declared = self.ask(async |channel: Channel| declare_exchange(&channel, name, FieldTable::default()).await);
         match declared.await? {
             Err(error) if difference(&error).is_none() => {
-                Err(queue_error(&format!("cannot create the exchange `{name}`"), &error))
+                Err(queue_error(&format!("cannot declare the exchange `{name}`"), &error))
             }
             _ => Ok(()),
         }

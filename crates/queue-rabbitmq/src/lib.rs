@@ -21,6 +21,7 @@
 //! | `confirms` | the server's answers to a batch of messages | none |
 //! | `publisher` | confirmed publishes | server |
 //! | `declare` | declarations and look-ups | server |
+//! | `rebind` | bindings after a queue was declared again | server |
 //! | `send` | messages to queues and exchanges | through `publisher` |
 //! | `queue` | receives; `queue/triage` decides, `queue/feed` takes messages, `queue/settle` settles; all by `queue/shared` | server |
 //! | `look` | queues for commands, which take what they ask for; `look/leases` has the leases | server |
@@ -46,6 +47,7 @@ pub mod permissions;
 mod provision;
 mod publisher;
 mod queue;
+mod rebind;
 mod repaired;
 mod screen;
 mod send;
@@ -169,7 +171,7 @@ impl Service {
     /// The queues for delays are missing, or the server cannot be asked.
     async fn land(&self, queue: &str) -> Result<(), QueueError> {
         if !self.declarer.has_ladder().await? {
-            return Err(missing(&format!("set of {}", provision::DELAYS)));
+            return Err(missing(&format!("set of {}", provision::DELAYS), self.options.create_missing));
         }
         match self.declarer.land(queue).await {
             Err(QueueError::Refused(error)) => {
@@ -193,7 +195,7 @@ impl Service {
     async fn open_existing(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
         for queue in topology::queues(&self.names, spec) {
             if self.declarer.ready(&queue.name).await?.is_none() {
-                return Err(missing(&format!("queue `{}`", queue.name)));
+                return Err(missing(&format!("queue `{}`", queue.name), self.options.create_missing));
             }
             let Some(management) = &self.management else { continue };
             match management.has_single_consumer(&queue.name).await {
@@ -204,14 +206,7 @@ impl Service {
                 Err(error) => tracing::debug!(queue = queue.name, %error, "the form of the queue is not compared"),
             }
         }
-        let (findings, _) = self.inspect_bindings(spec).await?;
-        if let Some(finding) = findings.iter().find(|finding| finding.fatal) {
-            return Err(QueueError::Refused(finding.to_string()));
-        }
-        for finding in findings {
-            tracing::warn!("{finding}");
-        }
-        Ok(())
+        self.check_bindings(spec).await
     }
 
     /// Returns `true` if a queue that exists hands a message that is rejected to its dead-letter queue, as hostler declares it.
@@ -341,6 +336,7 @@ impl Broker for RabbitBroker {
         let exchange = spec.channel.exchange().filter(|_| topology::is_loose(&spec.filter)).map(full);
         Ok(self.opened(Source {
             channel: spec.channel.clone(),
+            spec: Some(spec.clone()),
             queue: full(spec.channel.queue()),
             dead_letters: spec.max_receives.map(|_| full(&spec.channel.dead_letter_queue())),
             max_receives: spec.max_receives,
@@ -420,6 +416,7 @@ impl Admin for RabbitBroker {
         }
         Ok(self.opened(Source {
             channel: channel.clone(),
+            spec: None,
             queue,
             dead_letters: None,
             max_receives: None,

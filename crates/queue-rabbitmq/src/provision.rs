@@ -6,10 +6,16 @@ use hostler_types::channel::Channel;
 
 use super::bindings;
 use super::management::Bound;
+use super::send::cure_of_missing;
 use super::topology::{self, Binding, QueueSpec};
 use super::{RabbitBroker, Service};
 
 impl Service {
+    /// Returns the way out if something is missing.
+    fn cure(&self) -> String {
+        cure_of_missing(self.options.create_missing).to_owned()
+    }
+
     async fn is_there(&self, queue: &QueueSpec) -> Result<bool, QueueError> {
         Ok(self.declarer.ready(&queue.name).await?.is_some())
     }
@@ -41,7 +47,7 @@ impl Service {
             && !self.declarer.has_exchange(&exchange).await?
         {
             let fault = format!("there is no exchange `{exchange}` on RabbitMQ");
-            return Ok((vec![Finding { fault, cure: PROVISION.to_owned(), fatal }], Listed::default()));
+            return Ok((vec![Finding { fault, cure: self.cure(), fatal }], Listed::default()));
         }
         let wanted = topology::bindings(&self.names, spec)?;
         let listed = self.listed(spec, &wanted).await;
@@ -53,7 +59,7 @@ impl Service {
             let is_deaf = !bound.iter().any(|bound| bound.exchange == exchange);
             let fault =
                 format!("the queue `{queue}` is not bound to the exchange `{exchange}` by the pattern `{pattern}`");
-            findings.push(Finding { fault, cure: PROVISION.to_owned(), fatal: fatal && is_deaf });
+            findings.push(Finding { fault, cure: self.cure(), fatal: fatal && is_deaf });
         }
         findings.extend(listed.left.iter().map(superfluous));
         Ok((findings, listed))
@@ -67,7 +73,7 @@ impl Service {
         let (queue, lost) = (spec.channel.queue(), self.names.lost());
         let fault =
             format!("the queue `{queue}` is not bound to the {DELAYS}, so delayed messages for it go to `{lost}`");
-        Some(Finding { fault, cure: PROVISION.to_owned(), fatal: false })
+        Some(Finding { fault, cure: self.cure(), fatal: false })
     }
 
     /// Returns the difference between a queue that exists and the queue as hostler declares it.
@@ -91,7 +97,7 @@ impl Service {
         if !self.declarer.has_ladder().await? {
             findings.push(Finding {
                 fault: format!("there are no {DELAYS} on RabbitMQ (`{}`…)", self.names.level(0)),
-                cure: PROVISION.to_owned(),
+                cure: self.cure(),
                 fatal: !self.options.create_missing && needs_ladder(spec),
             });
         }
@@ -112,9 +118,6 @@ impl Service {
 /// The delay ladder in messages.
 pub(super) const DELAYS: &str = "queues for delays";
 
-/// Way out if something is missing.
-const PROVISION: &str = "run `hostler provision`, or set queue.rabbitmq.provision = \"auto\"";
-
 /// Returns `true` if the channel's consumer sends messages down the delay ladder. An ordered queue keeps its messages at their
 /// places.
 pub(super) fn needs_ladder(spec: &ChannelSpec) -> bool {
@@ -134,12 +137,17 @@ pub(super) struct Listed {
 
 impl Listed {
     /// Returns the finding if nobody can tell which messages the bindings bring. `wanted`: those of the channel. If they let
-    /// everything pass, no other binding brings more.
+    /// everything pass, no other binding brings more, and only a refusal is one: it lasts.
     fn unknown(&self, queue: &str, wanted: &[Binding]) -> Option<Finding> {
         let fault = self.fault.as_ref()?;
         if !bindings::are_selective(wanted) {
             tracing::debug!(queue, error = %fault, "bindings are not compared");
-            return None;
+            let is_refused = matches!(fault, QueueError::Refused(_));
+            return is_refused.then(|| Finding {
+                fault: format!("it is not known whether the bindings of the queue `{queue}` exist: {fault}"),
+                cure: "until it is, `rabbitmqctl list_bindings` lists them".to_owned(),
+                fatal: false,
+            });
         }
         Some(Finding {
             fault: format!("the bindings of the queue `{queue}` cannot be compared with the filter: {fault}"),
@@ -244,7 +252,7 @@ impl Provisioner for RabbitBroker {
                 findings.extend(service.inspect_queue(&queue).await?);
             } else {
                 let fault = format!("there is no queue `{}` on RabbitMQ", queue.name);
-                findings.push(Finding { fault, cure: PROVISION.to_owned(), fatal: !service.options.create_missing });
+                findings.push(Finding { fault, cure: service.cure(), fatal: !service.options.create_missing });
                 is_complete = false;
             }
         }

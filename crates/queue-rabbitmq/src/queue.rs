@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler_queue::{
-    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
+    ChannelSpec, Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
 };
 use hostler_types::channel::{Channel, Filter};
 use tokio::sync::Mutex;
@@ -21,9 +21,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::feed::{Feed, Need};
+use self::shared::BindingsState;
 pub(super) use self::shared::Shared;
 use super::Service;
 use super::ladder;
+use super::send::missing;
 use super::unacked::Unacked;
 
 /// Limits of this driver. The server limits a lease (`consumer_timeout`, 30 minutes by default) by taking the message back.
@@ -49,6 +51,8 @@ const STAND_BY: Duration = Duration::from_secs(1);
 pub(super) struct Source {
     /// The channel, for the story of dead letters.
     pub(super) channel: Channel,
+    /// The consumer's demands in full, by which the bindings of the queue are looked after. `None`: a command looks at the queue.
+    pub(super) spec: Option<ChannelSpec>,
     /// Name of the queue on the server.
     pub(super) queue: String,
     /// Name of the dead-letter queue on the server. `None`: there is none.
@@ -104,6 +108,10 @@ impl RabbitQueue {
                 return Ok(false);
             }
             bury(&mut feed);
+            tokio::select! {
+                rebound = self.rebind(deadline) => rebound?,
+                () = stop.cancelled() => return Ok(false),
+            }
             if let Some(open) = &mut *feed {
                 let resumed = open.resume(self.shared.window(max)).await;
                 bury(&mut feed);
@@ -127,6 +135,21 @@ impl RabbitQueue {
                 () = stop.cancelled() => return Ok(false),
             }
         }
+    }
+
+    /// Looks after the bindings of the queue, unless they are known to exist.
+    async fn rebind(&self, deadline: Instant) -> Result<(), QueueError> {
+        let shared = &self.shared;
+        let (service, source, bindings) = (&shared.service, &shared.source, shared.lock().bindings);
+        let Some(spec) = source.spec.as_ref().filter(|_| bindings != BindingsState::Sure) else { return Ok(()) };
+        service.consuming.get(deadline).await?;
+        if service.declarer.ready(&source.queue).await?.is_none() {
+            shared.set_bindings(BindingsState::Gone);
+            return Err(missing(&format!("queue `{}`", source.queue), service.options.create_missing));
+        }
+        service.rebind(spec, bindings == BindingsState::Gone).await?;
+        shared.set_bindings(BindingsState::Sure);
+        Ok(())
     }
 
     async fn takes_turn(&self, deadline: Instant, stop: &CancellationToken) -> Result<bool, QueueError> {
@@ -222,6 +245,17 @@ impl RabbitQueue {
         }
     }
 
+    /// Waits until the queue has all acks, if a command has settled messages: the command may end next, and its channel with it. A
+    /// consumer goes on.
+    async fn flush(&self) -> Result<(), LeaseError> {
+        if self.shared.source.spec.is_some() {
+            return Ok(());
+        }
+        let mut feed = self.feed.lock().await;
+        let Some(feed) = &mut *feed else { return Err(LeaseError::Lost("the channel has ended".to_owned())) };
+        feed.flush().await.map_err(|error| LeaseError::Lost(error.to_string()))
+    }
+
     /// Closes the channel of an ordered queue that rests, once nothing of it is in hand. The server then has all messages at
     /// once, in their order, before another receiver gets one. The server counts that as a delivery of each. So a queue that
     /// rests again and again, and whose messages do not get on, is kept in the end.
@@ -256,6 +290,10 @@ impl Queue for RabbitQueue {
 
     fn is_ordered(&self) -> bool {
         self.shared.source.ordered
+    }
+
+    fn ids_repeat(&self) -> bool {
+        true
     }
 
     fn origin(&self) -> Origin {
@@ -306,7 +344,7 @@ impl Queue for RabbitQueue {
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
-        let settled = self.shared.settle_all(batch).await;
+        let settled = self.shared.settle_all(batch, self.flush()).await;
         let rests = || self.feed.try_lock().is_ok_and(|feed| feed.as_ref().is_some_and(Feed::rests));
         if self.shared.source.ordered && rests() {
             let queue = self.clone();
@@ -324,6 +362,7 @@ impl Queue for RabbitQueue {
         };
         bury(&mut feed);
         drop(feed);
+        self.shared.doubt_bindings();
         self.shared.give_back(given_back).await;
         if self.shared.source.ordered {
             self.close_if_idle().await;

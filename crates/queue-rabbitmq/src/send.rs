@@ -232,7 +232,7 @@ async fn find(service: &Service, channel: &Channel, needs: Needs) -> Result<Know
         if creates {
             declarer.exchange(&name).await?;
         } else if !declarer.has_exchange(&name).await? {
-            return Err(missing(&format!("exchange `{name}`")));
+            return Err(missing(&format!("exchange `{name}`"), creates));
         }
         found(Target::Exchange(name))
     } else if declarer.ready(&name).await?.is_some() {
@@ -244,15 +244,22 @@ async fn find(service: &Service, channel: &Channel, needs: Needs) -> Result<Know
         declarer.queue(&topology::queue(&service.names, channel, ordered)).await?;
         Ok(Known { target: Target::Queue(name), lands: true })
     } else {
-        Err(missing(&format!("queue `{name}`")))
+        Err(missing(&format!("queue `{name}`"), creates))
     }
 }
 
-/// Returns the error for a missing queue or exchange.
-pub(super) fn missing(what: &str) -> QueueError {
-    QueueError::Refused(format!(
-        "there is no {what} on RabbitMQ: run `hostler provision`, or set queue.rabbitmq.provision = \"auto\""
-    ))
+/// Returns the error for a missing queue or exchange. `creates`: missing ones are created when a host starts.
+pub(super) fn missing(what: &str, creates: bool) -> QueueError {
+    QueueError::Refused(format!("there is no {what} on RabbitMQ: {}", cure_of_missing(creates)))
+}
+
+/// Returns the way out if something is missing. `creates`: missing parts are created when a host starts.
+pub(super) fn cure_of_missing(creates: bool) -> &'static str {
+    if creates {
+        "run `hostler provision`, or start the host again"
+    } else {
+        "run `hostler provision`, or set queue.rabbitmq.provision = \"auto\""
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::answer::{PATIENCE, answer, no_answer};
-use super::shared::{Acks, Shared};
+use super::shared::{Acks, InflowEnd, Shared};
 use crate::envelope::Mail;
 use crate::fault::{is_missing, queue_error};
 use crate::send::missing;
@@ -120,7 +120,7 @@ impl Feed {
     async fn begin(&mut self, window: u16) -> Result<(), QueueError> {
         let (channel, number) = (&self.acks.channel, self.acks.number);
         let queue = self.shared.source.queue.as_str();
-        let failed = |error: lapin::Error| cannot_receive(queue, &error);
+        let failed = |error: lapin::Error| cannot_receive(&self.shared, &error);
         answer(channel.basic_qos(window, BasicQosOptions::default()), failed).await?;
         let (tag, options, arguments) = ("".into(), BasicConsumeOptions::default(), FieldTable::default());
         let from = self.shared.lock().unacked.next_tag();
@@ -262,6 +262,25 @@ impl Feed {
         self.restart(window).await
     }
 
+    /// Waits until the queue has every ack that was sent up to now, and receives nothing more until [`Self::resume`]. A quorum queue's
+    /// acks wait in the channel while many others are not yet stored, and are given up if the channel closes.
+    ///
+    /// # Errors
+    /// The channel does not work, or the server does not answer.
+    pub(super) async fn flush(&mut self) -> Result<(), QueueError> {
+        // The queue answers an end of its consumer after the acks before it, with the news that these are stored. The channel reads the
+        // news before the next question, and then sends on the acks that waited.
+        let stopped = self.stop().await;
+        if !self.checked(stopped)? {
+            return Err(no_answer());
+        }
+        let asked = self.acks.channel.channel_flow(ChannelFlowOptions { active: true });
+        let queue = &self.shared.source.queue;
+        let answered =
+            answer(asked, |error| queue_error(&format!("cannot settle messages of `{queue}`"), &error)).await;
+        self.checked(answered).map(drop)
+    }
+
     /// Returns the means to learn what the server has.
     pub(super) fn glance(&self) -> Glance {
         let (consumer, from, window) = match &self.inflow {
@@ -289,14 +308,14 @@ impl Glance {
     pub(super) async fn catch_up(&mut self) -> Result<bool, QueueError> {
         let (queue, options) = (self.shared.source.queue.as_str(), QueueDeclareOptions::durable().passive());
         let asked = self.acks.channel.queue_declare(queue.into(), options, FieldTable::default());
-        let answered = answer(asked, |error| cannot_receive(queue, &error)).await?;
+        let answered = answer(asked, |error| cannot_receive(&self.shared, &error)).await?;
         if let Some((consumer, pumping)) = &mut self.consumer {
             let drawn = draw(&self.shared, consumer, &mut Context::from_waker(Waker::noop()), self.acks.number);
             // The client library reports an end once, so the pump does not hear of it. `Feed::stop` ends the pump first.
-            if let Poll::Ready(why) = drawn
+            if let Poll::Ready(end) = drawn
                 && !pumping.is_finished()
             {
-                self.shared.end(self.acks.number, &why);
+                self.shared.end_inflow(self.acks.number, end);
             }
         }
         let state = self.shared.lock();
@@ -311,9 +330,10 @@ fn may_come(is_full: bool, expects_returns: bool, ready: u32) -> bool {
     !is_full && (expects_returns || ready > 0)
 }
 
-fn cannot_receive(queue: &str, error: &lapin::Error) -> QueueError {
+fn cannot_receive(shared: &Shared, error: &lapin::Error) -> QueueError {
+    let queue = &shared.source.queue;
     if is_missing(error) {
-        missing(&format!("queue `{queue}`"))
+        missing(&format!("queue `{queue}`"), shared.service.options.create_missing)
     } else {
         queue_error(&format!("cannot receive from `{queue}`"), error)
     }
@@ -321,23 +341,21 @@ fn cannot_receive(queue: &str, error: &lapin::Error) -> QueueError {
 
 /// Takes messages until the server sends no more, and then ends the channel.
 async fn run_pump(shared: Arc<Shared>, mut consumer: Consumer, number: u64) {
-    let why = std::future::poll_fn(|cx| draw(&shared, &mut consumer, cx, number)).await;
-    shared.end(number, &why);
+    let end = std::future::poll_fn(|cx| draw(&shared, &mut consumer, cx, number)).await;
+    shared.end_inflow(number, end);
 }
 
 /// Takes the messages that have come. Ready with the reason when there will be no more. The messages are taken and noted under
 /// one lock, as two tasks may do so, and the order counts.
-fn draw(shared: &Shared, consumer: &mut Consumer, cx: &mut Context<'_>, number: u64) -> Poll<String> {
+fn draw(shared: &Shared, consumer: &mut Consumer, cx: &mut Context<'_>, number: u64) -> Poll<InflowEnd> {
     let is_ladder = |exchange: &str| shared.service.names.is_ladder(exchange);
     let ordered = shared.source.ordered;
     shared.change(|unacked| {
         loop {
             match Pin::new(&mut *consumer).poll_next(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) => {
-                    return Poll::Ready("RabbitMQ cancelled the consumer; was the queue deleted?".to_owned());
-                }
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(error.to_string()),
+                Poll::Ready(None) => return Poll::Ready(InflowEnd::Cancelled),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(InflowEnd::Failed(error.to_string())),
                 Poll::Ready(Some(Ok(_))) if unacked.channel() != number => {}
                 Poll::Ready(Some(Ok(delivery))) => {
                     let now = SystemTime::now();

@@ -14,6 +14,7 @@ use crate::fault::lease_error;
 use crate::frame::{self, FrameLimits};
 use crate::ladder::{self, Rung};
 use crate::publisher::Routed;
+use crate::send::cure_of_missing;
 use crate::tuning;
 use crate::unacked::{Ack, Key};
 
@@ -44,7 +45,12 @@ enum Rejection {
 }
 
 impl Shared {
-    pub(super) async fn settle_all(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
+    /// Settles messages. What was settled counts only after `flush`.
+    pub(super) async fn settle_all(
+        &self,
+        batch: Vec<Settlement>,
+        flush: impl Future<Output = Result<(), LeaseError>> + Send,
+    ) -> Vec<Result<(), Unsettled>> {
         let begun: Vec<_> = batch.iter().map(|settlement| self.begin(settlement)).collect();
         let (mut work, mut faults) = (Vec::new(), Vec::new());
         for begun in begun {
@@ -56,7 +62,13 @@ impl Shared {
                 Err(error) => faults.push(Some(error)),
             }
         }
-        let mut done = self.carry_out(work).await.into_iter();
+        let mut done = self.carry_out(work).await;
+        if done.iter().any(Result::is_ok)
+            && let Err(error) = flush.await
+        {
+            done.iter_mut().filter(|done| done.is_ok()).for_each(|done| *done = Err(error.clone()));
+        }
+        let mut done = done.into_iter();
         let result = |(settlement, fault): (Settlement, Option<LeaseError>)| {
             let result = match fault {
                 Some(error) => Err(error),
@@ -180,8 +192,8 @@ impl Shared {
                     queue,
                     message_id,
                     reason,
-                    "the headers of the message are too large for a copy, so the server is asked to dead-letter it: raise \
-                     `frame_max` in rabbitmq.conf"
+                    "the headers of the message are too large for a copy, so the server is asked to dead-letter it: {}",
+                    tuning::cure()
                 );
                 Way::Reject
             }
@@ -252,7 +264,8 @@ impl Shared {
         let coming = parcels.iter().filter(|parcel| parcel.exchange.is_empty() && parcel.key == self.source.queue);
         let coming = coming.count();
         self.change(|unacked| unacked.expect_returns(coming));
-        let mut stored = self.service.publisher.publish(parcels).await.into_iter().map(is_stored);
+        let (published, creates) = (self.service.publisher.publish(parcels).await, self.service.options.create_missing);
+        let mut stored = published.into_iter().map(|routed| is_stored(routed, creates));
         let result = |is_ours: bool| if is_ours { stored.next() } else { Some(Err(lost())) };
         is_ours.into_iter().filter_map(result).collect()
     }
@@ -381,13 +394,13 @@ fn first_fitting(mail: &Mail, rung: Option<Rung>, queue: &str, attempts: u32, li
     delayed.or_else(|| Some(at_once()).filter(|parcel| fits(parcel, limits.copied())))
 }
 
-fn is_stored(routed: Result<Routed, QueueError>) -> Result<(), LeaseError> {
+/// Returns the result of a settlement by a copy. `creates`: missing queues are created when a host starts.
+fn is_stored(routed: Result<Routed, QueueError>, creates: bool) -> Result<(), LeaseError> {
     match routed {
         Ok(Routed::Stored) => Ok(()),
-        Ok(Routed::Nowhere) => Err(LeaseError::Refused(
-            "the queue for the copy is missing: run `hostler provision`, or set queue.rabbitmq.provision = \"auto\""
-                .to_owned(),
-        )),
+        Ok(Routed::Nowhere) => {
+            Err(LeaseError::Refused(format!("the queue for the copy is missing: {}", cure_of_missing(creates))))
+        }
         Err(error) => Err(lease_error(&error)),
     }
 }
@@ -396,8 +409,8 @@ fn is_stored(routed: Result<Routed, QueueError>) -> Result<(), LeaseError> {
 fn too_large(queue: &str) -> String {
     format!(
         "the headers of the message are too large for a copy in the dead-letter queue, and `{queue}` lacks the arguments by which \
-         RabbitMQ moves a message itself: raise `frame_max` in rabbitmq.conf, of which hostler uses at most {} KiB",
-        tuning::MOST / 1024
+         RabbitMQ moves a message itself: {}",
+        tuning::cure()
     )
 }
 
