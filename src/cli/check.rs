@@ -136,7 +136,8 @@ async fn check_queues(config: &Config) -> Result<()> {
         } else {
             ", no dead-letter queue".into()
         };
-        print(format!("queue     ok  {}: {}{dead_letters}", consumer.name, consumer.channel));
+        let see = if findings.is_empty() { "" } else { " (see the warnings above)" };
+        print(format!("queue     ok  {}: {}{dead_letters}{see}", consumer.name, consumer.channel));
     }
     match faulty {
         0 => Ok(()),

@@ -43,7 +43,10 @@ pub(super) fn run(args: &Args) -> Result {
     }
     let count = block_on(changes(args, &config))?;
     match (count, args.plan) {
-        (0, _) => print("no change"),
+        (0, _) => {
+            let unlisted = host::driver(&config).unlisted(&config).map(|unlisted| format!("; {unlisted}"));
+            print(format!("no change{}", unlisted.unwrap_or_default()));
+        }
         (1, true) => print("1 change; run `hostler provision` to make it"),
         (count, true) => print(format!("{count} changes; run `hostler provision` to make them")),
         (_, false) => {}

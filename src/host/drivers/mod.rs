@@ -131,6 +131,13 @@ pub trait QueueDriver: Send + Sync + 'static {
         None
     }
 
+    /// Returns what the service does not list, so that `provision` cannot tell whether it has changed it, for people. `None`: it lists
+    /// everything.
+    fn unlisted(&self, config: &Config) -> Option<&'static str> {
+        let _ = config;
+        None
+    }
+
     /// Returns advice for a user who lacks a permission.
     fn cure_of_a_denial(&self) -> &'static str {
         "give hostler's user the permission"

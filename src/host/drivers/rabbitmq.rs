@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::QueueDriver;
 use crate::host::{channel_spec, destinations};
-use hostler_config::{AmqpUrl, Config, Consumer, Provision, Retry};
+use hostler_config::{Config, Consumer, Provision, Retry, amqp_fault};
 use hostler_queue::{Disposal, Provisioner, QueueError};
 use hostler_queue_rabbitmq::permissions::{Needs, Permissions};
 use hostler_queue_rabbitmq::{Options, RabbitBroker, SYSTEM};
@@ -94,6 +94,12 @@ impl QueueDriver for RabbitMq {
         ))
     }
 
+    fn unlisted(&self, config: &Config) -> Option<&'static str> {
+        let is_blind = config.queue.rabbitmq.management_url.is_none();
+        is_blind
+            .then_some("missing bindings are made, and not counted, as only a queue.rabbitmq.management_url lists them")
+    }
+
     fn cure_of_a_denial(&self) -> &'static str {
         "`hostler provision --permissions` prints the permissions that this config needs"
     }
@@ -144,12 +150,10 @@ fn options(config: &Config) -> Result<Options, QueueError> {
 fn url_in(file: &Path) -> Result<String, QueueError> {
     let text = read("url_file", file)?;
     let url = text.trim();
-    if AmqpUrl::is_one(url) {
-        return Ok(url.to_owned());
-    }
+    let Some(fault) = amqp_fault(url) else { return Ok(url.to_owned()) };
     let file = file.display();
     Err(QueueError::Refused(format!(
-        "queue.rabbitmq.url_file: {file} does not contain a URL such as amqp://user:password@host/vhost"
+        "queue.rabbitmq.url_file: {file} does not contain a URL such as amqp://user:password@host/vhost: its text {fault}"
     )))
 }
 
