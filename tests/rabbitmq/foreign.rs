@@ -26,8 +26,7 @@ fn large(size: usize) -> String {
 
 /// Publishes a message with these properties, which are Erlang terms.
 fn publish(server: &RabbitMq, queue: &str, properties: &str, body: &str) {
-    let exchange = "rabbit_misc:r(<<\"/\">>, exchange, <<>>)";
-    server.eval(&format!("rabbit_basic:publish({exchange}, <<\"{queue}\">>, [{properties}], <<\"{body}\">>)."));
+    server.publish(queue, &format!("[{properties}]"), &format!("<<\"{body}\">>"), 1);
 }
 
 /// The client library ends its connection over a short string that is not UTF-8, and its thread over headers in many levels.

@@ -137,10 +137,8 @@ async fn resume(server: &'static RabbitMq, queue: &str) {
 /// Publishes a message with a header of this size to a queue, as another producer would.
 async fn publish_large(server: &'static RabbitMq, queue: &str, size: usize) {
     let header = format!("{{<<\"big\">>, longstr, binary:copy(<<\"x\">>, {size})}}");
-    let properties = format!("[{{headers, [{header}]}}, {{delivery_mode, 2}}]");
-    let exchange = "rabbit_misc:r(<<\"/\">>, exchange, <<>>)";
-    let publish = format!("rabbit_basic:publish({exchange}, <<\"{queue}\">>, {properties}, <<\"body\">>)");
-    evaluated(server, queue, &publish).await;
+    let (queue, properties) = (queue.to_owned(), format!("[{{headers, [{header}]}}, {{delivery_mode, 2}}]"));
+    tokio::task::spawn_blocking(move || server.publish(&queue, &properties, "<<\"body\">>", 1)).await.unwrap();
 }
 
 /// The server closes the connection of a client that sends a frame which is too large.
@@ -201,7 +199,9 @@ async fn is_acked_beside_a_copy(server: &'static RabbitMq) -> bool {
     suspend(server, &dlq).await;
     let batch = vec![dead_letter(in_hand.remove(0)), Settlement::Ack(in_hand.remove(0).receipt)];
     let settling = tokio::spawn(async move { queue.settle(batch).await });
-    let total = "ra:leader_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1)";
+    // RabbitMQ 4 takes the name of a function.
+    let total = "P = amqqueue:get_pid(Q), try ra:leader_query(P, fun rabbit_fifo:query_messages_total/1) \
+                 catch error:function_clause -> ra:leader_query(P, {rabbit_fifo, query_messages_total, []}) end";
     let mut is_acked = false;
     while !is_acked && !settling.is_finished() {
         is_acked = evaluated(server, &name, total).await.contains(",1},") && !settling.is_finished();

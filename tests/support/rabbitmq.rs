@@ -129,6 +129,25 @@ impl RabbitMq {
         self.ctl(&["eval", expression])
     }
 
+    /// Publishes messages to a queue, as a producer that keeps to nothing. `properties` and `body`: Erlang terms, in which `N` is the
+    /// number of the message, from 1 to `count`.
+    pub fn publish(&self, queue: &str, properties: &str, body: &str, count: usize) {
+        let exchange = "Exchange = rabbit_misc:r(<<\"/\">>, exchange, <<>>)";
+        let old = "rabbit_basic:publish(Exchange, Queue, Properties, Body)";
+        let content = "rabbit_basic:build_content(rabbit_basic:properties(Properties), Body)";
+        // RabbitMQ 4 has messages of its own form.
+        let new = format!(
+            "{{ok, Message}} = mc_amqpl:message(Exchange, Queue, {content}), \
+             rabbit_queue_type:publish_at_most_once(rabbit_exchange:lookup_or_die(Exchange), Message)"
+        );
+        let one = format!(
+            "fun (Queue, Properties, Body) -> case erlang:function_exported(rabbit_basic, publish, 4) of true -> {old}; false -> {new} end \
+             end"
+        );
+        let all = format!("[Publish(<<\"{queue}\">>, {properties}, {body}) || N <- lists:seq(1, {count})]");
+        self.eval(&format!("{exchange}, Publish = {one}, {all}."));
+    }
+
     /// Returns what the server has logged.
     pub fn log(&self) -> String {
         let files = fs::read_dir(self.folder.path().join("log")).unwrap().map(|file| file.unwrap().path());
