@@ -10,6 +10,7 @@ mod lost;
 mod migrating;
 mod pauses;
 mod publishing;
+mod redeclared;
 mod sent_ahead;
 mod topology;
 
@@ -174,6 +175,28 @@ fn credentials_that_are_refused_end_the_start_with_the_cure() {
     let said = world.output(&["run"]);
     assert_eq!(said.code, 69, "{said:?}");
     assert!(said.stderr.contains("queue.rabbitmq.url") && !said.stderr.contains("secret-4711"), "{said:?}");
+}
+
+#[test]
+fn a_mistake_in_the_url_is_one_error_of_the_config() {
+    for (url, part) in [
+        ("amqp://guest:secret-4711@127.0.0.1:99999", "a port that is not a number"),
+        ("amqp://guest:secret-4711@one,,", "lacks the name of a host"),
+        (" amqp://guest:secret-4711@127.0.0.1", "has a space"),
+        ("AMQP://guest:secret-4711@127.0.0.1", "begins with capitals"),
+        ("amqp://guest:secret-4711@127.0.0.1/%2f/x", "in the name of the virtual host"),
+    ] {
+        let said = on(url.to_owned(), WORK).output(&["check"]);
+        assert!(said.code == 64 && said.stderr.contains("1 error in the configuration"), "{url}: {said:?}");
+        assert!(said.stderr.contains(part) && !said.stderr.contains("4711"), "{url}: {said:?}");
+    }
+}
+
+/// Most clients take the slash at the end for the default virtual host.
+#[test]
+fn a_url_that_ends_in_a_slash_names_the_default_virtual_host() {
+    let world = on(format!("{}/", RabbitMq::shared().url()), WORK);
+    assert_eq!(world.output(&["provision"]).code, 0);
 }
 
 #[test]

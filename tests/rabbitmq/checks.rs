@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
 use super::driver::{broker, options, spec};
-use super::world;
+use super::{world, world_at};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
 
@@ -259,6 +259,27 @@ async fn a_queue_that_is_ordered_is_not_opened_as_another() {
     let strict = strict(server, &prefix, true).await;
     strict.open(&spec(true)).await.unwrap();
     assert!(refusal(&strict, &spec(false)).await.contains("single active consumer"));
+}
+
+/// Such a user may consume, and not see the bindings.
+#[test]
+fn a_user_whom_the_management_api_refuses_is_named_with_the_way_out() {
+    let server = RabbitMq::shared();
+    let config = "[consumers.jobs]\nchannel = 'shop.jobs'\nhandler = 'guests/run-word.wat'\n";
+    let filter = "filter = { type = 'exact', values = ['EU'] }\n";
+    for config in [config.to_owned(), format!("{config}{filter}")] {
+        let (mut world, _) = world_at(server, &config);
+        world.provision();
+        let user = unique("untagged");
+        server.ctl(&["add_user", &user, "secret"]);
+        server.ctl(&["set_permissions", &user, ".*", ".*", ".*"]);
+        world.set("HOSTLER_QUEUE__RABBITMQ__URL", server.url().replace("guest:guest", &format!("{user}:secret")));
+        world.set("HOSTLER_QUEUE__RABBITMQ__MANAGEMENT_URL", server.management_url());
+        let said = world.output(&["check"]);
+        let is_told = said.stderr.contains("the bindings of the queue") && said.stderr.contains("the tag `monitoring`");
+        assert!(said.code == 0 && is_told && said.stderr.contains(&server.management_url()), "{said:?}");
+        assert!(said.stdout.contains("(see the warnings above)"), "{said:?}");
+    }
 }
 
 #[tokio::test]

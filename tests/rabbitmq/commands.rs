@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{WORK, field, world};
+use super::{WORK, field, world, world_at};
 use crate::exchange::{CONSUMERS, accepted, refused};
 use crate::support::hostler::{PATIENCE, Said, World, until};
 use crate::support::rabbitmq::RabbitMq;
@@ -78,6 +78,52 @@ fn receive_hands_out_messages_and_removes_those_that_are_acked() {
     visible(&world, "work", 1);
     assert_eq!(world.output(&["receive", "work", "--ack"]).code, 0);
     assert_eq!(world.output(&["receive", "work", "--wait", "0s"]).code, 1, "none is left");
+}
+
+/// A quorum queue's acks wait in the channel while many others are not yet stored, and a command ends after its last ack.
+#[test]
+fn what_is_reported_as_removed_is_removed() {
+    let world = provisioned();
+    for _ in 0..4 {
+        world.send("work", ["x"; 60]);
+        let said = world.output(&["receive", "work", "--ack", "--max", "50"]);
+        assert!(said.code == 0 && said.stderr.contains("50 messages removed from work"), "{said:?}");
+        visible(&world, "work", 10);
+        let said = world.output(&["purge", "work", "--yes"]);
+        assert_eq!((said.code, said.stdout.as_str()), (0, "10 messages removed from work\n"), "{said:?}");
+        visible(&world, "work", 0);
+    }
+}
+
+/// Producers choose the ids of messages.
+#[test]
+fn messages_with_one_id_are_counted_one_by_one() {
+    let server = RabbitMq::shared();
+    let (world, prefix) = world_at(server, WORK);
+    world.provision();
+    // Of each body, there are eight.
+    let properties = "[{message_id, <<\"same\">>}, {delivery_mode, 2}]";
+    server.publish(&format!("{prefix}work-dlq"), properties, "integer_to_binary(N rem 5)", 40);
+    visible(&world, "work-dlq", 40);
+    let requeued = |args: &[&str]| -> Value {
+        let said = world.output(&[&["requeue", "--from", "work-dlq", "--to", "work", "--json"], args].concat());
+        serde_json::from_str(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"))
+    };
+    let moved = requeued(&["--max", "7"]);
+    assert_eq!((&moved["moved"], &moved["doubled"]), (&7.into(), &0.into()), "{moved}");
+    visible(&world, "work", 7);
+    visible(&world, "work-dlq", 33);
+    let moved = requeued(&["--filter", "body~1"]);
+    assert_eq!((&moved["moved"], &moved["left"]), (&6.into(), &27.into()), "{moved}");
+    assert_eq!(json(&world.output(&["dlq", "ls", "work", "--json"])).len(), 27);
+    let lines = |args: &[&str]| world.output(&[&["receive", "work-dlq"], args].concat()).stdout.lines().count();
+    assert_eq!(lines(&["--max", "20"]), 20);
+    assert_eq!(lines(&["--max", "10", "--ack"]), 10);
+    visible(&world, "work-dlq", 17);
+    let said = world.output(&["purge", "work-dlq", "--yes"]);
+    assert_eq!((said.code, said.stdout.as_str()), (0, "17 messages removed from work-dlq\n"), "{said:?}");
+    visible(&world, "work-dlq", 0);
+    visible(&world, "work", 13);
 }
 
 #[test]
@@ -163,6 +209,11 @@ fn check_warns_of_a_processing_timeout_that_the_server_does_not_wait_for() {
 #[test]
 fn provision_reports_what_it_cannot_change_with_the_way_out() {
     let world = provisioned();
+    let said = world.output(&["provision"]);
+    assert!(
+        said.code == 0 && said.stdout.starts_with("no change; missing bindings are made, and not counted"),
+        "{said:?}"
+    );
     world.config(&WORK.replace("channel = 'work'", "channel = 'work'\n    ordered = true"));
     let said = world.output(&["provision", "--plan"]);
     assert!(said.code == 0 && said.stdout.contains("x-single-active-consumer"), "{said:?}");

@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use hostler_queue::{Admin, Broker, ChannelSpec, Receive, Settlement};
+use hostler_queue::{Admin, Broker, ChannelSpec, Delivery, LeaseError, Receive, Settlement};
 use hostler_queue_rabbitmq::{Options, RabbitBroker};
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Connection, ConnectionProperties};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use super::driver::{broker, jobs, next, options, spec};
-use super::{PATIENCE, WORK, field, world};
+use super::driver::{ack, body, broker, jobs, next, options, receive, shared, spec};
+use super::{PATIENCE, WORK, field, world_at};
 use crate::support::hostler::until;
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
@@ -33,9 +36,7 @@ fn publish(server: &RabbitMq, queue: &str, properties: &str, body: &str) {
 #[test]
 fn messages_that_the_client_library_cannot_read_hinder_nobody() {
     let server = RabbitMq::shared();
-    let mut world = world(server, WORK);
-    let prefix = format!("{}-", unique("foreign"));
-    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
+    let (world, prefix) = world_at(server, WORK);
     let mut host = world.started();
     let queue = format!("{prefix}work");
     let deep = "lists:foldl(fun (_, A) -> [{array, A}] end, [], lists:seq(1, 20000))";
@@ -61,9 +62,7 @@ fn messages_that_the_client_library_cannot_read_hinder_nobody() {
 #[test]
 fn messages_without_a_time_are_shown_and_moved() {
     let server = RabbitMq::shared();
-    let mut world = world(server, WORK);
-    let prefix = format!("{}-", unique("undated"));
-    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
+    let (world, prefix) = world_at(server, WORK);
     world.provision();
     publish(server, &format!("{prefix}work-dlq"), "{delivery_mode, 2}", "ack");
     for (args, shown) in [(["peek", "work-dlq"].as_slice(), "unknown (its producer"), (&["dlq", "ls", "work"], "amqp-")]
@@ -82,9 +81,7 @@ fn messages_without_a_time_are_shown_and_moved() {
 #[test]
 fn headers_that_outgrow_a_frame_end_no_connection() {
     let server = RabbitMq::shared();
-    let mut world = world(server, WORK);
-    let prefix = format!("{}-", unique("outgrow"));
-    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", prefix.clone());
+    let (world, prefix) = world_at(server, WORK);
     let mut host = world.started();
     let queue = format!("{prefix}work");
     publish(server, &queue, &large(FRAME_MAX - AROUND), "x1");
@@ -133,14 +130,64 @@ async fn a_worn_out_message_without_room_for_a_copy_becomes_a_dead_letter() {
     }
 }
 
+/// Declares a queue that hands what it rejects to no other.
+async fn declare_without_net(server: &RabbitMq, queue: &str, ordered: bool) {
+    let client = Connection::connect(&server.url(), ConnectionProperties::default()).await.unwrap();
+    let channel = client.create_channel().await.unwrap();
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    if ordered {
+        arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+    }
+    channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments).await.unwrap();
+}
+
+/// The queue of others has no net, so the server would lose what is rejected. What cannot be dead-lettered goes back or, where the
+/// order counts, stays in hand.
+#[tokio::test]
+async fn a_message_without_room_for_a_copy_and_without_a_net_is_kept() {
+    for ordered in [false, true] {
+        let (server, prefix) = shared("netless").await;
+        let name = format!("{prefix}jobs");
+        declare_without_net(server, &name, ordered).await;
+        let broker = broker(server, &prefix).await;
+        let queue = broker.open(&spec(ordered)).await.unwrap();
+        spawn_blocking(move || {
+            publish(server, &name, &large(FRAME_MAX + 8 * 1024), "0");
+            publish(server, &name, "{delivery_mode, 2}", "1");
+        })
+        .await
+        .unwrap();
+        let Delivery { receipt, message, .. } = next(&queue).await;
+        let letter = Settlement::DeadLetter { receipt, message, reason: "why".to_owned() };
+        let kept = queue.settle(vec![letter]).await.remove(0).unwrap_err();
+        assert!(kept.error.to_string().contains("lacks the arguments") && kept.error.is_final(), "{:?}", kept.error);
+        if ordered {
+            assert!(matches!(kept.error, LeaseError::Refused(_)), "{:?}", kept.error);
+            let more = receive(&queue, 1, Duration::from_secs(1)).await.unwrap();
+            assert!(more.is_empty(), "the next one of its group came past it");
+            let Settlement::DeadLetter { receipt, .. } = kept.settlement else { panic!("it is another settlement") };
+            queue.settle(vec![Settlement::Release(receipt, Duration::ZERO)]).await.remove(0).unwrap();
+        }
+        let mut bodies = Vec::new();
+        for _ in 0..2 {
+            let delivery = next(&queue).await;
+            bodies.push((body(&delivery), delivery.attempt));
+            ack(&queue, delivery).await;
+        }
+        bodies.sort_unstable();
+        assert_eq!(bodies, [(0, 2), (1, 1)]);
+        assert_eq!(broker.depths(&[jobs()]).await.unwrap()[0].dead_lettered, 0);
+    }
+}
+
 /// The client library would reserve memory for frames of any size.
 #[test]
 fn a_server_without_a_limit_to_frames_takes_no_host_down() {
     let server = RabbitMq::with("frame_max = 0\n");
-    let mut world = world(&server, WORK);
-    world.set("HOSTLER_QUEUE__RABBITMQ__PREFIX", "open-".to_owned());
+    let (world, prefix) = world_at(&server, WORK);
     let mut host = world.started();
-    publish(&server, "open-work", &large(FRAME_MAX), "ack");
+    publish(&server, &format!("{prefix}work"), &large(FRAME_MAX), "ack");
     assert_eq!(host.settled(1)[0]["outcome"], "ack");
     assert_eq!(host.stop(), 0);
 }

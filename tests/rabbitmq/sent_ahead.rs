@@ -116,6 +116,35 @@ async fn a_stop_at_any_time_leaves_no_messages_behind() {
     assert_eq!(one.depths(&[jobs()]).await.unwrap()[0].total(), 0);
 }
 
+/// A receive of several messages after a probe needs a larger window, and a stop may come while the server is asked for it.
+#[tokio::test]
+async fn a_stop_while_the_window_grows_leaves_no_messages_behind() {
+    let (server, prefix) = shared("widens").await;
+    let (one, other) = (broker(server, &prefix).await, broker(server, &prefix).await);
+    let queue = one.open(&spec(false)).await.unwrap();
+    send(&one, 10, None).await;
+    for n in 0..40 {
+        queue.rest().await;
+        let probe = next(&queue).await;
+        let stop = CancellationToken::new();
+        let request = Receive { max: 4, wait: PATIENCE, lease: PATIENCE };
+        let stopping = async {
+            tokio::time::sleep(Duration::from_micros(200 * n)).await;
+            stop.cancel();
+        };
+        let (received, ()) = tokio::join!(queue.receive(request, &stop), stopping);
+        queue_back(&queue, received.unwrap()).await;
+        queue_back(&queue, vec![probe]).await;
+    }
+    queue.rest().await;
+    let second = other.open(&spec(false)).await.unwrap();
+    for _ in 0..10 {
+        let delivery = next(&second).await;
+        ack(&second, delivery).await;
+    }
+    assert_eq!(one.depths(&[jobs()]).await.unwrap()[0].total(), 0);
+}
+
 /// The head of a group is held here for its delay. The window is full of its followers.
 #[tokio::test]
 async fn a_group_that_waits_does_not_hold_up_the_groups_behind_it() {

@@ -179,6 +179,34 @@ async fn a_look_takes_only_what_it_asks_for() {
     assert!(receive(&stored, 3, Duration::ZERO).await.unwrap().is_empty());
 }
 
+/// The acks of the first of each group are for single messages, and many of them wait in the channel.
+#[tokio::test]
+async fn acks_of_a_command_hold_when_it_ends() {
+    let server = shared().await;
+    let known = Options { ordered: vec![jobs()], ..options(server.url(), &format!("{}-", unique("held"))) };
+    let making = RabbitBroker::connect(known.clone()).await.unwrap();
+    making.open(&spec(true)).await.unwrap();
+    for group in 0..60 {
+        send(&making, 2, Some(&format!("g{group}"))).await;
+    }
+    let command = RabbitBroker::connect(known).await.unwrap();
+    let stored = command.open_stored(&jobs()).await.unwrap();
+    let (mut heads, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+    while heads.len() < 60 {
+        assert!(Instant::now() < deadline, "{}", heads.len());
+        heads.extend(receive(&stored, 60 - heads.len(), Duration::from_secs(1)).await.unwrap());
+    }
+    let acks = heads.into_iter().map(|head| Settlement::Ack(head.receipt)).collect();
+    assert!(stored.settle(acks).await.iter().all(Result::is_ok));
+    drop((stored, command));
+    let queue = making.open(&spec(true)).await.unwrap();
+    for _ in 0..60 {
+        let delivery = next(&queue).await;
+        assert_eq!(body(&delivery), 1, "the first of its group is in the queue again");
+        ack(&queue, delivery).await;
+    }
+}
+
 /// RabbitMQ keeps the bindings of an earlier filter.
 #[tokio::test]
 async fn a_filter_that_is_narrowed_holds_at_once() {
