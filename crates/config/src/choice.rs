@@ -60,6 +60,8 @@ choice! {
         Sqs = "sqs",
         /// RabbitMQ, by AMQP 0-9-1.
         RabbitMq = "rabbitmq",
+        /// NATS, by JetStream.
+        Nats = "nats",
     }
 }
 

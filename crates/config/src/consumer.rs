@@ -21,6 +21,9 @@ pub struct Consumer {
     pub name: String,
     /// Channel from which the consumer receives. Two consumers in the configuration must not have the same queue.
     pub channel: Channel,
+    /// Subject whose requests the handler answers. `channel` then is only a name: that of the consumer. `None`: the consumer
+    /// receives from the channel.
+    pub subject: Option<Subject>,
     /// Set for a FIFO queue. Messages of one group are processed in order, one at a time.
     pub ordered: bool,
     /// Scope of the deduplication and of the throughput limit of a FIFO queue. `true`: they apply to each message group
@@ -77,6 +80,15 @@ pub struct Consumer {
     pub limits: Limits,
     /// Ownership and alarm settings of the queues.
     pub tags: Tags,
+}
+
+/// A subject of NATS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The subject. May contain wildcards.
+    pub pattern: String,
+    /// Group of receivers, each request coming to one of them.
+    pub queue_group: String,
 }
 
 /// `[consumers.NAME.retry]`: the escalation of failed attempts.
@@ -160,6 +172,11 @@ pub struct Tags {
 }
 
 impl Consumer {
+    /// Returns the name of what the consumer receives from, for people: the channel or the subject.
+    pub fn source(&self) -> String {
+        self.subject.as_ref().map_or_else(|| self.channel.to_string(), |subject| subject.pattern.clone())
+    }
+
     /// Converts the checked settings of the consumer `name`. Returns an error if the table of keys does not match this
     /// code.
     pub(super) fn read(name: &str, settings: &Settings) -> Result<Self, Mismatch> {
@@ -170,7 +187,8 @@ impl Consumer {
         let healthcheck_timeout = at.maybe("healthcheck_timeout")?;
         Ok(Self {
             name: name.to_owned(),
-            channel: at.need("channel")?,
+            channel: channel(name, &at)?,
+            subject: subject(name, &at, &settings.root())?,
             ordered: at.need("ordered")?,
             high_throughput: at.maybe("high_throughput")?,
             handler: at.need("handler")?,
@@ -211,6 +229,23 @@ impl Consumer {
             },
         })
     }
+}
+
+fn channel(name: &str, at: &Section<'_>) -> Result<Channel, Mismatch> {
+    match at.maybe::<String>("subject")? {
+        // The name of a consumer is that of a channel, too.
+        Some(_) => name.parse().or_else(|_| at.need("channel")),
+        None => at.need("channel"),
+    }
+}
+
+fn subject(name: &str, at: &Section<'_>, root: &Section<'_>) -> Result<Option<Subject>, Mismatch> {
+    let Some(pattern) = at.maybe("subject")? else { return Ok(None) };
+    let queue_group = match at.maybe("queue_group")? {
+        Some(group) => group,
+        None => format!("{}{name}", root.need::<String>("queue.nats.prefix")?),
+    };
+    Ok(Some(Subject { pattern, queue_group }))
 }
 
 fn retry(at: &Section<'_>) -> Result<Retry, Mismatch> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::choice::{Driver, FilterType, OnProcessingTimeout};
 use super::error::Problem;
+use super::grants::NatsUrl;
 use super::keys::MAX_IN_FLIGHT;
 use super::paths::shared_file;
 use super::settings::{Section, Settings};
@@ -29,6 +30,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
             about: None,
         });
     }
+    let on_nats = settings.root().get("queue.driver") == Some(Driver::Nats);
     let on_sqs = settings.root().get("queue.driver") == Some(Driver::Sqs);
     for name in settings.consumers.keys() {
         let at = settings.consumer(name);
@@ -37,12 +39,14 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
                 .into_iter()
                 .flatten(),
         );
+        problems.extend(subject(&at, on_nats));
         if on_sqs {
             problems.extend([in_flight(&at), queue_name(&at, &settings.root()), waits(&at)].into_iter().flatten());
         }
     }
     problems.extend(health_file(&settings.root(), source));
     problems.extend(rabbitmq_url(&settings.root()));
+    problems.extend(nats(&settings.root()));
     shared_queues(settings, problems);
     dead_letter_queues(settings, problems);
     if on_sqs {
@@ -87,6 +91,23 @@ fn rabbitmq_url(root: &Section<'_>) -> Option<Problem> {
     })
 }
 
+/// Checks that the address of NATS is given, if it is needed, and that the user proves itself in one way.
+fn nats(root: &Section<'_>) -> Option<Problem> {
+    if root.get("queue.driver") != Some(Driver::Nats) {
+        return None;
+    }
+    let is_given = |key: &str| root.get::<PathBuf>(key).is_some();
+    if root.get::<NatsUrl>("queue.nats.url").is_none() && !is_given("queue.nats.url_file") {
+        let fault = "queue.driver = \"nats\" needs the address of the server".to_owned();
+        let cure = "set it, for example by HOSTLER_QUEUE__NATS__URL, or set queue.nats.url_file".to_owned();
+        return Some(problem(root, "queue.nats.url", fault, cure));
+    }
+    (is_given("queue.nats.nkey") && is_given("queue.nats.credentials")).then(|| {
+        let fault = format!("the user has another proof already: {}", root.path("queue.nats.credentials"));
+        problem(root, "queue.nats.nkey", fault, "remove one of them".to_owned())
+    })
+}
+
 /// Checks that the health file is not a file of the embedded queue. Otherwise, writing the health file would overwrite
 /// the queue.
 fn health_file(root: &Section<'_>, source: &Source) -> Option<Problem> {
@@ -100,6 +121,44 @@ fn health_file(root: &Section<'_>, source: &Source) -> Option<Problem> {
     let cure =
         "name a path of its own: `.lock` and `.tmp` behind it, and `-wal` and `-shm` behind the queue's, are taken";
     Some(problem(root, "host.health_file", fault, cure.to_owned()))
+}
+
+/// Keys that make no sense with `subject`, each with the reason.
+const WITHOUT_A_STREAM: [(&str, &str); 9] = [
+    ("channel", "the requests of a subject take the place of a channel's messages"),
+    ("ordered", "requests have no order"),
+    ("high_throughput", "requests are in no queue"),
+    ("dead_letter", "a request that would be dead-lettered is answered `+TERM`, and its sender keeps it"),
+    ("longest_delay", "the sender delays its requests itself"),
+    ("filter.type", "the subject is the filter"),
+    ("filter.values", "the subject is the filter"),
+    ("tags.alarm_threshold", "requests are in no queue that could grow"),
+    ("tags.dead_letter_alarm_threshold", "requests have no dead-letter queue"),
+];
+
+/// Checks that a subject is on NATS, and that no key is set that only a queue has.
+fn subject(at: &Section<'_>, on_nats: bool) -> Vec<Problem> {
+    if !at.is_set("subject") {
+        let group = at.is_set("queue_group").then(|| {
+            let fault = format!("{} is not set, so this key has no effect", at.path("subject"));
+            problem(at, "queue_group", fault, "set `subject`, or remove `queue_group`".to_owned())
+        });
+        return group.into_iter().collect();
+    }
+    let elsewhere = (!on_nats).then(|| {
+        let fault = "only NATS has subjects".to_owned();
+        problem(
+            at,
+            "subject",
+            fault,
+            "set queue.driver = \"nats\", or write `channel` in place of `subject`".to_owned(),
+        )
+    });
+    let of_a_queue = WITHOUT_A_STREAM.into_iter().filter(|(key, _)| at.is_set(key)).map(|(key, why)| {
+        let fault = format!("{} is set, and {why}", at.path("subject"));
+        problem(at, key, fault, format!("remove `{key}`, or write `channel` in place of `subject`"))
+    });
+    elsewhere.into_iter().chain(of_a_queue).collect()
 }
 
 fn filter(at: &Section<'_>) -> Option<Problem> {

@@ -121,41 +121,58 @@ impl Read for SecretUrl {
     }
 }
 
-/// An `amqp(s)://` URL, which usually contains a password. `Debug` omits it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct AmqpUrl(String);
+/// Defines the URL of a server, which usually contains a password. `Debug` omits it.
+macro_rules! server_url {
+    ($(#[$doc:meta])* $name:ident, $server:literal, $($scheme:literal)|+) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq)]
+        pub struct $name(String);
 
-impl AmqpUrl {
-    /// Returns the URL as written. The caller must keep it out of logs, errors and output.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
+        impl $name {
+            /// Returns the URL as written. The caller must keep it out of logs, errors and output.
+            pub fn expose(&self) -> &str {
+                &self.0
+            }
 
-    /// Returns `true` if the text has the form of such a URL. Behind the hosts there is no `@`: a part of the password would be taken
-    /// for a host, and shown.
-    pub fn is_one(text: &str) -> bool {
-        let rest = text.split_once("://").filter(|(scheme, _)| matches!(*scheme, "amqp" | "amqps"));
-        let has_space = text.contains(|char: char| char.is_whitespace() || char.is_control());
-        let is_whole = |rest: &str| !rest[rest.find(['/', '?', '#']).unwrap_or(rest.len())..].contains('@');
-        rest.is_some_and(|(_, rest)| !rest.is_empty() && is_whole(rest)) && !has_space
-    }
+            /// Returns `true` if the text has the form of such a URL. Behind the hosts there is no `@`: a part of the password would
+            /// be taken for a host, and shown.
+            pub fn is_one(text: &str) -> bool {
+                let rest = text.split_once("://").filter(|(scheme, _)| matches!(*scheme, $($scheme)|+));
+                let has_space = text.contains(|char: char| char.is_whitespace() || char.is_control());
+                let is_whole = |rest: &str| !rest[rest.find(['/', '?', '#']).unwrap_or(rest.len())..].contains('@');
+                rest.is_some_and(|(_, rest)| !rest.is_empty() && is_whole(rest)) && !has_space
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(stringify!($name))
+            }
+        }
+
+        impl Read for $name {
+            fn read(value: &Value) -> Result<Self, String> {
+                let url = value.as_str().filter(|url| Self::is_one(url));
+                let fault = || {
+                    let server = $server;
+                    format!(
+                        "the value is not an address of {server} (it is not shown: it may contain a password, in which `/`, `?` and \
+                         `#` are %2F, %3F and %23)"
+                    )
+                };
+                url.map(|url| Self(url.to_owned())).ok_or_else(fault)
+            }
+        }
+    };
 }
 
-impl fmt::Debug for AmqpUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AmqpUrl")
-    }
+server_url! {
+    /// An `amqp(s)://` URL.
+    AmqpUrl, "RabbitMQ", "amqp" | "amqps"
 }
-
-impl Read for AmqpUrl {
-    fn read(value: &Value) -> Result<Self, String> {
-        let url = value.as_str().filter(|url| Self::is_one(url));
-        let fault = || {
-            "the value is not an address of RabbitMQ (it is not shown: it may contain a password, in which `/`, `?` and `#` \
-                are %2F, %3F and %23)".to_owned()
-        };
-        url.map(|url| Self(url.to_owned())).ok_or_else(fault)
-    }
+server_url! {
+    /// A `nats://` or `tls://` URL.
+    NatsUrl, "NATS", "nats" | "tls"
 }
 
 /// Splits a URL into its canonical origin and the rest, which is the path, the query and the fragment.

@@ -2,6 +2,7 @@
 //! are derived from this table.
 
 mod lookup;
+mod nats;
 mod rabbitmq;
 
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(super) enum DefaultValue {
     Unset,
     /// No default: a missing value is an error.
     Required,
+    /// No default: a missing value is an error, unless this other key of the table is set.
+    RequiredUnless(&'static str),
 }
 
 /// Default path of the health file.
@@ -92,7 +95,7 @@ pub(super) static KEYS: &[Key] = &[
         "queue.driver",
         Kind::Choice(Driver::WORDS),
         DefaultValue::Value("embedded"),
-        "The queue service: SQLite in one file, Amazon SQS, or RabbitMQ.",
+        "The queue service: SQLite in one file, Amazon SQS, RabbitMQ, or NATS JetStream.",
     ),
     key(
         "queue.embedded.path",
@@ -146,6 +149,15 @@ pub(super) static KEYS: &[Key] = &[
     rabbitmq::PROVISION,
     rabbitmq::MANAGEMENT_URL,
     rabbitmq::HEARTBEAT,
+    nats::URL,
+    nats::URL_FILE,
+    nats::CREDENTIALS,
+    nats::NKEY,
+    nats::CA,
+    nats::CLIENT_CERT,
+    nats::PREFIX,
+    nats::PROVISION,
+    nats::REPLICAS,
     key(
         "payload.bucket",
         Kind::Word { also: ".-", min: 3, max: 63 },
@@ -161,9 +173,11 @@ pub(super) static KEYS: &[Key] = &[
     key(
         "consumers.*.channel",
         Kind::Channel,
-        DefaultValue::Required,
+        DefaultValue::RequiredUnless("subject"),
         "The channel to consume: a queue, or an exchange and the queue subscribed to it.",
     ),
+    nats::SUBJECT,
+    nats::QUEUE_GROUP,
     key(
         "consumers.*.ordered",
         Kind::Bool,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use figment::value::{Empty, Tag, Value};
 
 use super::amqp::amqp_fault;
-use super::grants::{AmqpUrl, Dirs, HandlerRef, Network, Origin, SecretUrl, Url};
+use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, SecretUrl, Url};
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
 use hostler_types::Rate;
@@ -44,6 +44,8 @@ pub(super) enum Kind {
     SecretUrl,
     /// A URL of RabbitMQ, which is never displayed.
     AmqpUrl,
+    /// A URL of NATS, which is never displayed.
+    NatsUrl,
     Path,
     /// A command for a shell.
     Command,
@@ -57,6 +59,8 @@ pub(super) enum Kind {
     Share,
     Sha256,
     Channel,
+    /// A subject of NATS, with wildcards.
+    Subject,
     Channels,
     Texts,
     Paths,
@@ -82,6 +86,7 @@ impl Kind {
                 .map_err(|_| "the value is not text (it is not shown: it may be secret)".to_owned()),
             Self::SecretUrl => SecretUrl::read(value).map(drop),
             Self::AmqpUrl => amqp_url(value),
+            Self::NatsUrl => NatsUrl::read(value).map(drop),
             Self::Path => PathBuf::read(value).map(drop),
             Self::Command => command(text(value)?),
             Self::Handler => HandlerRef::read(value).map(drop),
@@ -91,6 +96,7 @@ impl Kind {
             Self::Share => Share::read(value).map(drop),
             Self::Sha256 => <[u8; 32]>::read(value).map(drop),
             Self::Channel => Channel::read(value).map(drop),
+            Self::Subject => subject(text(value)?),
             Self::Channels => Vec::<Channel>::read(value).map(drop),
             Self::Texts => texts(value),
             Self::Paths => Vec::<PathBuf>::read(value).map(drop),
@@ -141,6 +147,7 @@ impl Kind {
             Self::Secret => "text in quotes".to_owned(),
             Self::SecretUrl => "an address that begins with `https://` or `http://`".to_owned(),
             Self::AmqpUrl => "an address such as `amqp://user:password@host/vhost`, or with `amqps://`".to_owned(),
+            Self::NatsUrl => "an address such as `nats://user:password@host:4222`, or with `tls://`".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Command => "a shell command such as `make`".to_owned(),
             Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),
@@ -150,6 +157,7 @@ impl Kind {
             Self::Share => "a share such as `0.5`, from 0 to less than 1".to_owned(),
             Self::Sha256 => "64 hexadecimal digits".to_owned(),
             Self::Channel => "`<queue>` or `<exchange>.<queue>`, each 1 to 71 of `A-Z a-z 0-9 _ -`".to_owned(),
+            Self::Subject => "a subject such as `webhooks.*`: tokens between dots, without spaces".to_owned(),
             Self::Channels => "a list of channels such as `[\"orders\"]`".to_owned(),
             Self::Texts => "a list of texts such as `[\"MOBILE.\"]`".to_owned(),
             Self::Paths => "a list of paths such as `[\"src\"]`".to_owned(),
@@ -203,6 +211,27 @@ fn command(text: &str) -> Result<(), String> {
         _ if text.trim().is_empty() => Err(format!("{} is not a command", quoted(text))),
         _ => Ok(()),
     }
+}
+
+/// Checks a subject of NATS: `*` is a whole token, and `>` the last one.
+fn subject(text: &str) -> Result<(), String> {
+    let fault = |what: &str| Err(format!("{} {what}", quoted(text)));
+    let tokens: Vec<_> = text.split('.').collect();
+    if tokens.iter().any(|token| token.is_empty()) {
+        return fault("has an empty token");
+    }
+    if text.contains(|char: char| char.is_whitespace() || char.is_control()) {
+        return fault("contains a space or a control character");
+    }
+    if text.starts_with('$') || text.len() > 255 {
+        return fault("is the server's own, or has more than 255 bytes");
+    }
+    let is_wild = |(number, token): (usize, &&str)| match *token {
+        "*" => true,
+        ">" => number + 1 == tokens.len(),
+        token => !token.contains(['*', '>']),
+    };
+    if tokens.iter().enumerate().all(is_wild) { Ok(()) } else { fault("has a wildcard at a place where it is none") }
 }
 
 fn word(text: &str, also: &str, min: usize, max: usize) -> Result<(), String> {

@@ -26,9 +26,9 @@ mod valid;
 
 pub use amqp::amqp_fault;
 pub use choice::{DirMode, Driver, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection};
-pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Tags};
+pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Subject, Tags};
 pub use error::{ConfigError, Place, Problem};
-pub use grants::{AmqpUrl, DirGrant, HandlerRef, SecretUrl};
+pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, SecretUrl};
 pub use reference::reference;
 pub use schema::schema;
 pub use source::USUAL_PLACES;
@@ -36,7 +36,7 @@ pub use suggest::alike;
 pub use units::Share;
 // Type of a public field.
 pub use hostler_types::Rate;
-pub use valid::{Alarms, Config, Dev, Embedded, Host, Payload, QueueConfig, RabbitMq, Sqs, Telemetry};
+pub use valid::{Alarms, Config, Dev, Embedded, Host, Nats, Payload, QueueConfig, RabbitMq, Sqs, Telemetry};
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

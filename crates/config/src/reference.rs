@@ -13,6 +13,7 @@ pub fn reference() -> String {
             DefaultValue::Derived(text) => text.to_owned(),
             DefaultValue::Unset => "unset".to_owned(),
             DefaultValue::Required => "**required**".to_owned(),
+            DefaultValue::RequiredUnless(other) => format!("**required**, unless `{other}` is set"),
         };
         let cells =
             [format!("`{}`", key.path.replace('*', "NAME")), default, key.kind.accepts(), key.meaning.to_owned()];

@@ -135,7 +135,7 @@ fn cure(key: &Key, value: Option<&Value>) -> String {
         DefaultValue::Value("") => format!("{write}; default: empty"),
         DefaultValue::Value(text) => format!("{write}; default: `{text}`"),
         DefaultValue::Derived(text) => format!("{write}; default: {text}"),
-        DefaultValue::Unset | DefaultValue::Required => write,
+        DefaultValue::Unset | DefaultValue::Required | DefaultValue::RequiredUnless(_) => write,
     }
 }
 
@@ -252,7 +252,8 @@ impl Check<'_> {
             DefaultValue::Value(text) => {
                 self.settings.values.insert(path, (key.kind.value(text), Place::Default));
             }
-            DefaultValue::Required => {
+            DefaultValue::RequiredUnless(other) if self.has_beside(&path, other) => {}
+            DefaultValue::Required | DefaultValue::RequiredUnless(_) => {
                 let fault = match (&home, path.get(1).and_then(|name| self.alike(name))) {
                     (Place::Variable(_), Some(other)) => {
                         format!("is missing, as there is no such consumer; did you mean `{other}`?")
@@ -263,6 +264,13 @@ impl Check<'_> {
             }
             DefaultValue::Derived(_) | DefaultValue::Unset => {}
         }
+    }
+
+    /// Returns `true` if another key of the same table is set, valid or not.
+    fn has_beside(&self, path: &[String], other: &str) -> bool {
+        let table = path.split_last().map_or(&[][..], |(_, table)| table);
+        let other: Path = table.iter().cloned().chain([other.to_owned()]).collect();
+        self.settings.set.contains(&other)
     }
 
     /// Returns the name of another consumer if `name` may be a misspelling of it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::choice::{Driver, HardeningMode, LogFormat, Provision, TaskProtection};
 use super::consumer::Consumer;
-use super::grants::{AmqpUrl, SecretUrl, Url};
+use super::grants::{AmqpUrl, NatsUrl, SecretUrl, Url};
 use super::read::Bytes;
 use super::settings::{Mismatch, Settings};
 
@@ -55,6 +55,8 @@ pub struct QueueConfig {
     pub sqs: Sqs,
     /// Settings of the RabbitMQ driver.
     pub rabbitmq: RabbitMq,
+    /// Settings of the NATS driver.
+    pub nats: Nats,
 }
 
 /// `[queue.embedded]`: SQLite.
@@ -104,6 +106,29 @@ pub struct RabbitMq {
     pub heartbeat: Duration,
 }
 
+/// `[queue.nats]`: NATS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nats {
+    /// Address of the server. `None`: the file contains the address.
+    pub url: Option<NatsUrl>,
+    /// File with the address of the server.
+    pub url_file: Option<PathBuf>,
+    /// File with the user's JWT and the seed of its key.
+    pub credentials: Option<PathBuf>,
+    /// File with the seed of the user's NKey.
+    pub nkey: Option<PathBuf>,
+    /// PEM file with certificates of authorities. `None`: those of the system.
+    pub ca: Option<PathBuf>,
+    /// PEM file with the client's certificate and its private key.
+    pub client_cert: Option<PathBuf>,
+    /// Prefix of every stream name. May be empty.
+    pub prefix: String,
+    /// Treatment of streams that are missing when the host starts.
+    pub provision: Provision,
+    /// Number of copies of each new stream: 1 to 5.
+    pub replicas: u32,
+}
+
 /// `[payload]`: the claim check for large messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload {
@@ -147,6 +172,11 @@ pub struct Dev {
 }
 
 impl Config {
+    /// Returns the consumers that receive from a channel. The others answer requests on a subject.
+    pub fn with_channels(&self) -> impl Iterator<Item = &Consumer> + Clone {
+        self.consumers.iter().filter(|consumer| consumer.subject.is_none())
+    }
+
     /// Converts the checked settings to the configuration. Returns an error if the table of keys does not match this
     /// code.
     pub(super) fn read(settings: &Settings) -> Result<Self, Mismatch> {
@@ -180,6 +210,17 @@ impl Config {
                     provision: at.need("queue.rabbitmq.provision")?,
                     management_url: url("queue.rabbitmq.management_url")?,
                     heartbeat: at.need("queue.rabbitmq.heartbeat")?,
+                },
+                nats: Nats {
+                    url: at.maybe("queue.nats.url")?,
+                    url_file: at.maybe("queue.nats.url_file")?,
+                    credentials: at.maybe("queue.nats.credentials")?,
+                    nkey: at.maybe("queue.nats.nkey")?,
+                    ca: at.maybe("queue.nats.ca")?,
+                    client_cert: at.maybe("queue.nats.client_cert")?,
+                    prefix: at.need("queue.nats.prefix")?,
+                    provision: at.need("queue.nats.provision")?,
+                    replicas: at.need("queue.nats.replicas")?,
                 },
             },
             payload: Payload {
