@@ -1,1 +1,325 @@
-//! Driver of NATS: JetStream streams as queues, and core subjects with acknowledgements.
+//! NATS queue driver: JetStream, a stream for each queue.
+//!
+//! | file | job | I/O |
+//! |---|---|---|
+//! | `address` | addresses of servers | none |
+//! | `acks` | acknowledgements | none |
+//! | `names` | names and subjects on the server | none |
+//! | `topology` | streams and consumers of a channel, and how others differ | none |
+//! | `headers`, `envelope` | messages and copies in NATS's form | none |
+//! | `stamp` | numbers that the server gives to a delivery | none |
+//! | `hand` | the messages in hand: leases, groups, the server's timers | none |
+//! | `pulls` | the request for messages that the server has not answered in full | none |
+//! | `line` | the connection, and requests over it | server |
+//! | `api` | calls of JetStream, in JSON | through `line` |
+//! | `declare` | creates streams and consumers, and compares | through `api` |
+//! | `notes` | deliveries that are no attempts | through `api` |
+//! | `send` | messages to queues and exchanges | through `api` |
+//! | `queue` | receives; `queue/session` takes messages, `queue/settle` settles; all by `queue/shared` | server |
+//! | `subjects` | subjects whose requests are answered, without a stream | server |
+//! | `forward` | messages of exchanges to their queues | server |
+//! | `look` | counts, names and stored messages | through `api` |
+//! | `provision` | plans, findings | through `declare` |
+
+mod acks;
+mod address;
+mod api;
+mod declare;
+mod envelope;
+mod forward;
+mod hand;
+mod headers;
+mod line;
+mod look;
+mod names;
+mod notes;
+mod provision;
+mod pulls;
+mod queue;
+mod send;
+mod stamp;
+mod subjects;
+mod topology;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hostler_queue::{
+    Admin, Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Link, Origin, Queue, QueueError, SendError, Sent, no_queue,
+};
+use hostler_types::channel::{Channel, Filter};
+use hostler_types::message::{Message, Outgoing};
+use tokio::sync::watch;
+
+use declare::{Declarer, Resource, missing};
+use line::Line;
+use names::{CONSUMER, Names};
+use notes::Notes;
+use queue::{NatsQueue, Shared, Source};
+use send::Targets;
+use subjects::SubjectQueue;
+use topology::Common;
+
+pub use envelope::OWN_HEADERS;
+
+/// Value of `messaging.system`.
+pub const SYSTEM: &str = "nats";
+
+/// Time after which the server delivers a message again, if it does not tell.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+/// Options of the driver.
+#[derive(Clone)]
+pub struct Options {
+    /// Address of the server, or of several of a cluster.
+    pub url: String,
+    /// Text of a credentials file: the user's JWT and the seed of its key.
+    pub credentials: Option<String>,
+    /// Seed of the user's NKey.
+    pub nkey: Option<String>,
+    /// PEM file with certificates of authorities to trust. `None`: those of the system.
+    pub ca: Option<PathBuf>,
+    /// PEM file with the certificate and the private key of the client.
+    pub client_cert: Option<PathBuf>,
+    /// Beginning of the names of all streams and of their subjects.
+    pub prefix: String,
+    /// Set if missing streams and consumers are created.
+    pub create_missing: bool,
+    /// Number of copies of each new stream.
+    pub replicas: u32,
+    /// Time for which the server remembers a deduplication key.
+    pub dedupe_window: Duration,
+    /// Known consumers. Commands open their queues alike.
+    pub consumers: Vec<Known>,
+}
+
+/// A consumer of the config.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// Its channel.
+    pub channel: Channel,
+    /// Set if it keeps the order of groups.
+    pub ordered: bool,
+    /// Filter for messages of the exchange.
+    pub filter: Filter,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            url: "nats://127.0.0.1:4222".to_owned(),
+            credentials: None,
+            nkey: None,
+            ca: None,
+            client_cert: None,
+            prefix: String::new(),
+            create_missing: false,
+            replicas: 1,
+            dedupe_window: DEDUPE_WINDOW,
+            consumers: Vec::new(),
+        }
+    }
+}
+
+/// All that the queues of a broker share.
+struct Service {
+    options: Options,
+    names: Names,
+    line: Arc<Line>,
+    declarer: Declarer,
+    notes: Notes,
+    targets: Targets,
+    /// Opened queues, to count the messages that wait here.
+    opened: Mutex<Vec<Weak<Shared>>>,
+}
+
+impl Service {
+    fn origin(&self, channel: &Channel) -> Origin {
+        let name = self.names.queue(channel.exchange().unwrap_or(channel.queue()));
+        Origin { system: SYSTEM, address: Some(format!("{}/{name}", self.line.address).into()) }
+    }
+
+    /// Returns the known consumer of a queue, or of the queue that this dead-letter queue belongs to.
+    fn known(&self, channel: &Channel) -> Option<&Known> {
+        self.options.consumers.iter().find(|known| {
+            known.channel.queue() == channel.queue() || known.channel.dead_letter_queue() == channel.queue()
+        })
+    }
+
+    /// Returns the number of messages of a stream that this process knows to be visible, though the server counts them as
+    /// delivered.
+    fn visible(&self, stream: &str) -> u64 {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_stream = opened.iter().filter_map(Weak::upgrade).filter(|shared| shared.stream() == stream);
+        of_stream.map(|shared| shared.visible()).sum()
+    }
+
+    /// Makes sure that what a channel consists of exists, in a form that its consumer can work with.
+    async fn open_existing(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        for resource in self.declarer.resources(spec) {
+            let Some(found) = self.declarer.found(&resource).await? else {
+                if resource.stream == self.names.notes() {
+                    tracing::warn!(
+                        stream = resource.stream,
+                        "the stream is missing, so deliveries that no handler sees count as attempts: run `hostler provision`"
+                    );
+                    continue;
+                }
+                return Err(missing(&resource.title));
+            };
+            let drift = topology::drift(&resource.wanted, &found);
+            let findings = topology::findings(&resource.title, &drift);
+            if let Some(fatal) = findings.iter().find(|finding| finding.fatal && !is_filter(&resource)) {
+                return Err(QueueError::Refused(fatal.to_string()));
+            }
+            findings.iter().for_each(|finding| tracing::debug!("{finding}"));
+        }
+        Ok(())
+    }
+
+    /// Returns the time after which the server delivers a message of a queue again.
+    async fn server_wait(&self, stream: &str) -> Result<Duration, QueueError> {
+        let info = api::consumer(&self.line, stream, CONSUMER).await?;
+        let nanos = info.and_then(|info| info["config"]["ack_wait"].as_u64());
+        Ok(nanos.map_or(DEFAULT_WAIT, Duration::from_nanos))
+    }
+}
+
+/// Returns `true` for a subscription: the driver applies the filter that its consumer lacks.
+fn is_filter(resource: &Resource) -> bool {
+    resource.wanted.get("filter_subjects").is_some()
+}
+
+/// A NATS server or cluster with JetStream.
+pub struct NatsBroker(Arc<Service>);
+
+impl NatsBroker {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`] if the options are not valid, or the server refuses the user. [`QueueError::Unavailable`] if the
+    /// server cannot be reached.
+    pub async fn connect(options: Options) -> Result<Self, QueueError> {
+        let line = Arc::new(Line::connect(&options).await?);
+        let names = Names::new(&options.prefix);
+        let common = Common { replicas: options.replicas, dedupe_window: options.dedupe_window };
+        Ok(Self(Arc::new(Service {
+            declarer: Declarer::new(Arc::clone(&line), names.clone(), common),
+            notes: Notes::new(Arc::clone(&line), names.clone()),
+            targets: Targets::default(),
+            opened: Mutex::default(),
+            options,
+            names,
+            line,
+        })))
+    }
+
+    fn opened(&self, source: Source) -> Arc<dyn Queue> {
+        let queue = NatsQueue::new(Arc::clone(&self.0), source);
+        let mut opened = self.0.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.retain(|shared| shared.strong_count() > 0);
+        opened.push(Arc::downgrade(queue.shared()));
+        Arc::new(queue)
+    }
+}
+
+#[async_trait]
+impl Broker for NatsBroker {
+    async fn open(&self, spec: &ChannelSpec) -> Result<Arc<dyn Queue>, QueueError> {
+        let service = &self.0;
+        if let Some(subject) = &spec.subject {
+            return Ok(Arc::new(SubjectQueue::new(Arc::clone(service), subject.clone(), spec.window)));
+        }
+        if service.options.create_missing {
+            for (resource, drift) in service.declarer.establish(spec).await? {
+                tracing::warn!("the {} is not as hostler configures it: {}", resource.title, drift.text);
+            }
+        } else {
+            service.open_existing(spec).await?;
+        }
+        let stream = service.names.queue(spec.channel.queue());
+        let server = service.server_wait(&stream).await?;
+        Ok(self.opened(Source {
+            channel: spec.channel.clone(),
+            stream,
+            consumer: CONSUMER.to_owned(),
+            dead_letters: spec.max_receives.map(|_| spec.channel.dead_letter_queue()),
+            max_receives: spec.max_receives,
+            ordered: spec.ordered,
+            exchanges: spec.channel.exchange().map(str::to_owned).into_iter().collect(),
+            filter: spec.filter.clone(),
+            server,
+        }))
+    }
+
+    async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
+        send::send(&self.0, channel, batch).await
+    }
+
+    fn origin(&self, channel: &Channel) -> Origin {
+        self.0.origin(channel)
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.0.line.link()
+    }
+}
+
+#[async_trait]
+impl Admin for NatsBroker {
+    async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
+        self.0.queues().await
+    }
+
+    async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
+        let feeds = self.0.feeds().await?;
+        let mut depths = Vec::new();
+        for channel in channels {
+            depths.push(self.0.depth(channel, &feeds).await);
+        }
+        Ok(depths)
+    }
+
+    async fn exchanges_feeding(&self, channels: &[Channel]) -> Result<Option<Vec<String>>, QueueError> {
+        let feeds = self.0.feeds().await?;
+        let of = |channel: &Channel| feeds.get(channel.queue()).cloned().unwrap_or_default();
+        Ok(Some(channels.iter().flat_map(of).collect()))
+    }
+
+    async fn open_stored(&self, channel: &Channel) -> Result<Arc<dyn Queue>, QueueError> {
+        let service = &self.0;
+        let stream = service.names.queue(channel.queue());
+        let Some(found) = api::stream(&service.line, &stream).await? else { return Err(no_queue(channel)) };
+        if found["config"]["retention"] != "workqueue" {
+            return Err(QueueError::Refused(format!("the stream `{stream}` is not a queue of hostler")));
+        }
+        let spec = ChannelSpec::new(channel.clone());
+        service.declarer.create_missing(service.declarer.queue(channel.queue(), &spec)).await?;
+        let known = service.known(channel);
+        let server = service.server_wait(&stream).await?;
+        let fed = known.filter(|known| known.channel.queue() == channel.queue());
+        Ok(self.opened(Source {
+            channel: channel.clone(),
+            stream,
+            consumer: CONSUMER.to_owned(),
+            dead_letters: None,
+            max_receives: None,
+            ordered: known.is_some_and(|known| known.ordered),
+            exchanges: fed.and_then(|known| known.channel.exchange()).map(str::to_owned).into_iter().collect(),
+            filter: fed.map_or(Filter::All, |known| known.filter.clone()),
+            server,
+        }))
+    }
+
+    async fn peek(
+        &self,
+        channel: &Channel,
+        each: &mut (dyn for<'m> FnMut(&'m Message) -> ControlFlow<()> + Send),
+    ) -> Result<bool, QueueError> {
+        self.0.look(channel, each).await?;
+        Ok(true)
+    }
+}

@@ -38,8 +38,20 @@ pub struct ChannelSpec {
     pub window: usize,
     /// Duration of a lease if the receive call does not specify a duration (SQS: the queue's visibility timeout).
     pub lease: Duration,
+    /// Subject on which requests come, in place of the queue. Only used by services that answer requests (NATS). The channel
+    /// then is only a name.
+    pub subject: Option<SubjectSpec>,
     /// Tags by name, for services that have tags. The tags contain the owner and the alarm settings.
     pub tags: BTreeMap<String, String>,
+}
+
+/// A subject on which requests come, and the receivers that share them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubjectSpec {
+    /// Subject. May contain wildcards.
+    pub subject: String,
+    /// Name of the group of receivers. Each request comes to one of them.
+    pub queue_group: String,
 }
 
 impl ChannelSpec {
@@ -54,6 +66,7 @@ impl ChannelSpec {
             longest_delay: Duration::ZERO,
             window: 64,
             lease: Duration::from_secs(30),
+            subject: None,
             tags: BTreeMap::new(),
         }
     }

@@ -31,7 +31,7 @@ mod settlement;
 use std::time::Duration;
 
 pub use admin::{Admin, Depth, Redriven};
-pub use broker::{Broker, ChannelSpec, Link, Sent};
+pub use broker::{Broker, ChannelSpec, Link, Sent, SubjectSpec};
 pub use error::{QueueError, SendError, no_queue};
 pub use inventory::{
     Body, Disposal, Inventory, Listing, ManagedQueue, ManagedTopic, QueueUse, Removal, StoredBodies, Unread, tag,

@@ -69,6 +69,7 @@ fn crates_need_only_what_the_map_says() {
                 "hostler_queue_sqs",
                 "hostler_queue_embedded",
                 "lapin",
+                "async_nats",
             ],
         ),
         ("hostler-ops", &["wasmtime", "hostler_wasm", "aws_sdk_sqs", "rusqlite", "hostler_consumer"]),

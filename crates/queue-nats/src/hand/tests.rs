@@ -1,0 +1,142 @@
+use std::sync::Arc;
+
+use hostler_types::message::Message;
+
+use super::*;
+use crate::stamp::Stamp;
+
+const LEASE: Duration = Duration::from_secs(30);
+const SERVER: Duration = Duration::from_secs(32);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn mail(sequence: u64, deliveries: u32, group: &str) -> Mail {
+    Mail {
+        message: Arc::new(Message::new(sequence.to_string(), "x")),
+        stamp: Stamp { sequence, deliveries, stored_at: 0 },
+        subject: group.into(),
+        not_before: None,
+    }
+}
+
+fn arrive(hand: &mut Hand, sequence: u64, deliveries: u32, group: &str, now: Instant) -> Option<LeaseHandle> {
+    hand.arrived(mail(sequence, deliveries, group), "reply".into(), now)
+}
+
+fn plain(now: Instant) -> (Hand, Receipt) {
+    let mut hand = Hand::new(false, SERVER);
+    arrive(&mut hand, 1, 1, "jobs", now);
+    hand.sort(now);
+    let ready = hand.ready(10);
+    let (receipt, _) = hand.lease(ready[0].key, LEASE).unwrap();
+    (hand, receipt)
+}
+
+fn sequences(handed: &[Handed]) -> Vec<u64> {
+    handed.iter().map(|one| one.key.sequence).collect()
+}
+
+#[test]
+fn a_lease_ends_by_its_own_clock_and_gives_no_right_after() {
+    let now = Instant::now();
+    let (mut hand, receipt) = plain(now);
+    assert_eq!(hand.next_due(), Some(now + LEASE));
+    assert!(hand.expired(now + LEASE - SECOND).is_empty());
+    assert!(hand.extend(&receipt.lease(), now + 2 * LEASE, now + LEASE).is_err(), "the server would extend it");
+    assert!(hand.settle(&receipt, now + LEASE).is_err());
+    let ended = hand.expired(now + LEASE);
+    assert_eq!(sequences(&ended), [1]);
+    hand.went_back(ended[0].key, Some(now + LEASE));
+    assert_eq!(hand.visible(now + LEASE), 1);
+    arrive(&mut hand, 1, 2, "jobs", now + LEASE);
+    hand.count(Key { sequence: 1, deliveries: 2 }, 0);
+    hand.sort(now);
+    assert_eq!(hand.ready(1)[0].attempt, 2);
+}
+
+#[test]
+fn an_extension_counts_from_now_and_the_server_is_kept_waiting_for_long_leases() {
+    let now = Instant::now();
+    let (mut hand, receipt) = plain(now);
+    let later = now + 10 * SECOND;
+    assert_eq!(hand.extend(&receipt.lease(), later + 2 * LEASE, later), Ok(()));
+    assert_eq!(hand.to_touch(later + 15 * SECOND), []);
+    let due = later + 16 * SECOND;
+    assert_eq!((hand.next_due(), hand.to_touch(due).len()), (Some(due), 1));
+    // The server does not answer: it delivers the message again before the lease would end.
+    assert_eq!(sequences(&hand.expired(later + SERVER)), [1]);
+    let (mut hand, receipt) = plain(now);
+    assert_eq!(hand.extend(&receipt.lease(), later + 2 * LEASE, later), Ok(()));
+    hand.touched(Key { sequence: 1, deliveries: 1 }, due);
+    assert!(hand.expired(later + SERVER).is_empty());
+}
+
+#[test]
+fn a_message_that_the_server_delivers_again_loses_its_lease() {
+    let now = Instant::now();
+    let (mut hand, receipt) = plain(now);
+    assert_eq!(arrive(&mut hand, 1, 2, "jobs", now + SECOND), Some(receipt.lease()));
+    assert!(hand.settle(&receipt, now + SECOND).is_err());
+    assert_eq!(arrive(&mut hand, 1, 1, "jobs", now + SECOND), None, "an earlier delivery that comes late is nothing");
+    assert_eq!(hand.uncounted(), [(Key { sequence: 1, deliveries: 2 }, 0)]);
+}
+
+#[test]
+fn a_settlement_that_failed_keeps_the_lease() {
+    let now = Instant::now();
+    let (mut hand, receipt) = plain(now);
+    let (handed, until) = hand.settle(&receipt, now).unwrap();
+    assert!(hand.settle(&receipt, now).is_err(), "it is being settled");
+    hand.failed(handed.key, until);
+    assert!(hand.settle(&receipt, now).is_ok());
+    hand.removed(handed.key);
+    assert_eq!((hand.next_due(), hand.waiting().0), (None, 0));
+}
+
+#[test]
+fn deliveries_that_no_handler_saw_are_no_attempts() {
+    let now = Instant::now();
+    let mut hand = Hand::new(false, SERVER);
+    arrive(&mut hand, 1, 5, "jobs", now);
+    hand.sort(now);
+    assert!(hand.ready(1).is_empty(), "its attempts are not known yet");
+    hand.count(Key { sequence: 1, deliveries: 5 }, 3);
+    hand.sort(now);
+    assert_eq!((hand.ready(1)[0].attempt, hand.ready(1)[0].uncounted), (2, 3));
+}
+
+#[test]
+fn one_message_of_a_group_at_a_time_and_only_the_first_stored() {
+    let now = Instant::now();
+    let mut hand = Hand::new(true, SERVER);
+    for (sequence, group) in [(2, "a"), (3, "b"), (4, "a"), (5, "b")] {
+        arrive(&mut hand, sequence, 1, group, now);
+    }
+    let asked: Vec<_> = hand.sort(now).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(asked.iter().map(|key| key.sequence).collect::<Vec<_>>(), [2, 3]);
+    // Another host has the first of group `a`.
+    hand.first_of_group(asked[0], Some(1), now);
+    hand.first_of_group(asked[1], Some(3), now);
+    assert_eq!(sequences(&hand.ready(10)), [3]);
+    assert!(hand.sort(now).is_empty(), "both groups wait");
+    assert_eq!(hand.next_look(), Some(now + AGAIN));
+    let (receipt, _) = hand.lease(asked[1], LEASE).unwrap();
+    assert_eq!(hand.sort(now + AGAIN).len(), 1, "group `a` is looked at again");
+    let (handed, _) = hand.settle(&receipt, now).unwrap();
+    hand.removed(handed.key);
+    let next: Vec<_> = hand.sort(now).into_iter().map(|(key, _)| key.sequence).collect();
+    assert_eq!(next, [5], "the next of group `b`");
+    // It was acked by a host that got it before.
+    hand.first_of_group(Key { sequence: 5, deliveries: 1 }, Some(9), now);
+    assert_eq!(hand.waiting().0, 2);
+}
+
+#[test]
+fn a_rest_gives_back_what_is_not_handed_out() {
+    let now = Instant::now();
+    let (mut hand, _receipt) = plain(now);
+    arrive(&mut hand, 2, 1, "jobs", now);
+    assert_eq!(sequences(&hand.give_back()), [2]);
+    assert!(hand.give_back().is_empty());
+    hand.went_back(Key { sequence: 2, deliveries: 1 }, Some(now));
+    assert_eq!((hand.visible(now), hand.visible(now + RETURNED)), (1, 0));
+}

@@ -1,0 +1,386 @@
+//! One queue for its consumer.
+
+mod session;
+mod settle;
+mod shared;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use hostler_queue::{
+    Delivery, LeaseError, LeaseHandle, Limits, Link, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
+};
+use hostler_types::channel::{Channel, Filter};
+use hostler_types::message::MAX_DELAY;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use self::session::Session;
+pub(crate) use self::shared::Shared;
+use crate::Service;
+use crate::api;
+use crate::declare::missing;
+use crate::forward::Forwarder;
+use crate::hand::{Hand, Handed};
+
+/// Limits of this driver.
+pub(crate) const LIMITS: Limits = Limits {
+    receive_batch: 64,
+    settle_batch: 64,
+    settle_linger: Duration::ZERO,
+    max_wait: Duration::from_secs(20),
+    max_lease: Duration::from_secs(12 * 60 * 60),
+    parallel_receives: 1,
+    max_release: MAX_DELAY,
+};
+
+/// Age of a message in hand from which on its timer begins anew before it is handed out, so that its lease is a full one.
+const STALE: Duration = Duration::from_secs(1);
+
+/// Messages of an ordered queue that may wait here for their groups, and their bytes. No more are asked for beyond that.
+const MOST_HELD: (usize, usize) = (10_000, 64 << 20);
+
+/// Time that the server may take to tell that nothing came in time.
+const LATE: Duration = Duration::from_millis(100);
+
+/// Shortest wait for messages. A shorter one would end on the server before it began.
+const SHORTEST: Duration = Duration::from_millis(20);
+
+/// The queue of a consumer, and the consumer's demands on it.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// The channel, for the story of dead letters.
+    pub(crate) channel: Channel,
+    pub(crate) stream: String,
+    /// Consumer that all receivers share.
+    pub(crate) consumer: String,
+    /// Name of the dead-letter queue, without the prefix. `None`: there is none.
+    pub(crate) dead_letters: Option<String>,
+    /// Number of attempts after which a message is dead-lettered when it is received again.
+    pub(crate) max_receives: Option<u32>,
+    pub(crate) ordered: bool,
+    /// Exchanges that feed the queue. The filter is applied to their messages.
+    pub(crate) exchanges: Vec<String>,
+    pub(crate) filter: Filter,
+    /// Time after which the server delivers a message again.
+    pub(crate) server: Duration,
+}
+
+/// An opened queue. Receives nothing from the server until the first receive.
+pub(crate) struct NatsQueue {
+    shared: Arc<Shared>,
+    /// The inbox. `None`: nothing is received now.
+    session: Mutex<Option<Session>>,
+    forwarder: Forwarder,
+    /// Ends with this value.
+    _clock: JoinSet<()>,
+}
+
+impl NatsQueue {
+    pub(crate) fn new(service: Arc<Service>, source: Source) -> Self {
+        let (queue, filter) = (source.channel.queue(), &source.filter);
+        let forwarder = Forwarder::new(Arc::clone(&service), queue, &source.exchanges, filter);
+        let shared = Arc::new(Shared::new(service, source));
+        let mut clock = JoinSet::new();
+        clock.spawn(session::watch_clock(Arc::clone(&shared)));
+        Self { shared, session: Mutex::default(), forwarder, _clock: clock }
+    }
+
+    /// Returns the shared state, for counting.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Decides on the messages that have come.
+    async fn sort(&self) -> Result<(), QueueError> {
+        let (shared, service) = (&self.shared, &self.shared.service);
+        let stream = &shared.source.stream;
+        let unknown = shared.lock().hand.uncounted();
+        let reading = unknown
+            .into_iter()
+            .map(|(key, stored_at)| async move { (key, service.notes.read(stream, key, stored_at).await) });
+        let counts = join_all(reading).await;
+        let now = SystemTime::now();
+        let (early, asked) = shared.change(|hand| {
+            counts.iter().for_each(|(key, uncounted)| hand.count(*key, *uncounted));
+            let early = hand.early(|mail| mail.not_before.is_some_and(|at| at > now));
+            (early, hand.sort(Instant::now()))
+        });
+        if !early.is_empty() {
+            let shared = Arc::clone(shared);
+            // A task, because the messages that can be handed out do not wait for it.
+            tokio::spawn(async move { shared.postpone(early).await });
+        }
+        let asking = asked.into_iter().map(|(key, subject)| async move {
+            let first = match api::next(&service.line, stream, 1, &subject).await? {
+                Some(first) => Some(first.sequence),
+                // A server that has not yet heard of the message answered. Its leader knows.
+                None => api::first(&service.line, stream, &subject).await?.or(Some(u64::MAX)),
+            };
+            Ok::<_, QueueError>((key, first))
+        });
+        for answer in join_all(asking).await {
+            let (key, first) = answer?;
+            shared.change(|hand| hand.first_of_group(key, first, Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Hands out messages that are ready.
+    async fn take(&self, max: usize, lease: Duration) -> Vec<Delivery> {
+        let shared = &self.shared;
+        loop {
+            let ready = shared.lock().hand.ready(max);
+            let is_worn = |handed: &Handed| {
+                shared.source.dead_letters.is_some()
+                    && shared.source.max_receives.is_some_and(|most| handed.attempt > most)
+            };
+            let (worn, good): (Vec<_>, Vec<_>) = ready.into_iter().partition(is_worn);
+            if !worn.is_empty() {
+                shared.change(|hand| worn.iter().for_each(|handed| hand.set_aside(handed.key)));
+                let shared = Arc::clone(shared);
+                tokio::spawn(async move { shared.wear_out(worn).await });
+                continue;
+            }
+            let deliveries = self.hand_out(good, lease).await;
+            if !deliveries.is_empty() || shared.lock().hand.ready(1).is_empty() {
+                return deliveries;
+            }
+        }
+    }
+
+    async fn hand_out(&self, ready: Vec<Handed>, lease: Duration) -> Vec<Delivery> {
+        let shared = &self.shared;
+        shared.refresh(&ready, STALE).await;
+        shared.change(|hand| {
+            let lease = |handed: Handed| {
+                let (receipt, leased_at) = hand.lease(handed.key, lease)?;
+                let (message, attempt) = (handed.mail.message, handed.attempt);
+                Some(Delivery { message, receipt, attempt, leased_at, not_before: None })
+            };
+            ready.into_iter().filter_map(lease).collect()
+        })
+    }
+
+    /// Makes sure that the server has a request for messages, unless enough of them wait here.
+    async fn ask(&self, max: usize, wait: Duration) -> Result<(), QueueError> {
+        let mut session = self.session.lock().await;
+        if session.as_ref().is_some_and(|session| !session.is_alive()) {
+            *session = None;
+        }
+        let (held, bytes) = self.shared.lock().hand.waiting();
+        if held >= MOST_HELD.0 || bytes >= MOST_HELD.1 {
+            return Ok(());
+        }
+        if session.is_none() {
+            *session = Some(Session::open(&self.shared).await?);
+        }
+        match &*session {
+            Some(session) => session.ask(&self.shared, max, wait).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Closes the inbox.
+    async fn close(&self) {
+        let session = self.session.lock().await.take();
+        if let Some(session) = session {
+            session.close(&self.shared).await;
+        }
+    }
+
+    /// Makes sure that the server answers, and that the queue exists.
+    async fn prove(&self) -> Result<(), QueueError> {
+        let source = &self.shared.source;
+        match api::consumer(&self.shared.service.line, &source.stream, &source.consumer).await? {
+            Some(_) => Ok(()),
+            None => {
+                self.shared.service.declarer.forget(&source.stream);
+                Err(missing(&format!("queue `{}` with the consumer `{}`", source.stream, source.consumer)))
+            }
+        }
+    }
+
+    /// Returns the fault that ended a request. If the queue is gone, says so.
+    async fn fault(&self) -> Result<(), QueueError> {
+        let Some(fault) = self.shared.take_fault() else { return Ok(()) };
+        self.prove().await?;
+        Err(fault)
+    }
+
+    /// Receives what the server has now.
+    async fn receive_now(&self, max: usize, lease: Duration) -> Result<Vec<Delivery>, QueueError> {
+        self.forwarder.catch_up().await?;
+        loop {
+            self.sort().await?;
+            let taken = self.take(max, lease).await;
+            if !taken.is_empty() {
+                return Ok(taken);
+            }
+            if self.shared.is_asking() {
+                // The server has nothing for the request that is open.
+                self.prove().await?;
+                self.sort().await?;
+                return Ok(self.take(max, lease).await);
+            }
+            self.ask(max, Duration::ZERO).await?;
+            if !self.shared.is_asking() && !self.shared.lock().pulls.is_full() {
+                self.prove().await?;
+                return Ok(Vec::new());
+            }
+            if !self.answered().await? {
+                self.sort().await?;
+                return Ok(self.take(max, lease).await);
+            }
+        }
+    }
+
+    /// Waits for the answer to a request for what the server has. Returns `true` if the server may have more: it sent as many as
+    /// were asked for.
+    async fn answered(&self) -> Result<bool, QueueError> {
+        let mut down = self.shared.service.line.link();
+        loop {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let overdue = self.shared.lock().pulls.overdue_at();
+            if !self.shared.is_asking() {
+                self.fault().await?;
+                return Ok(self.shared.lock().pulls.is_full());
+            }
+            tokio::select! {
+                () = changed => {}
+                () = sleep_until(overdue.unwrap_or_else(Instant::now)) => {
+                    self.shared.lock().pulls.forget();
+                    self.prove().await?;
+                    return Ok(false);
+                }
+                why = lost(&mut down) => return Err(why),
+            }
+        }
+    }
+
+    /// Waits for messages until `deadline`.
+    async fn wait(
+        &self,
+        request: Receive,
+        deadline: Instant,
+        stop: &CancellationToken,
+    ) -> Result<Vec<Delivery>, QueueError> {
+        let mut down = self.shared.service.line.link();
+        loop {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            self.sort().await?;
+            let taken = self.take(request.max, request.lease).await;
+            if !taken.is_empty() {
+                return Ok(taken);
+            }
+            self.fault().await?;
+            let (now, is_open) = (Instant::now(), self.shared.is_asking());
+            let (overdue, look) = {
+                let state = self.shared.lock();
+                (state.pulls.overdue_at().filter(|_| is_open), state.hand.next_look())
+            };
+            if now >= deadline && !is_open {
+                // The server has answered that nothing came in time.
+                return Ok(Vec::new());
+            }
+            if now >= deadline + LATE {
+                // The request is an earlier one, and lasts for longer.
+                self.prove().await?;
+                return Ok(Vec::new());
+            }
+            if overdue.is_some_and(|overdue| overdue <= now) {
+                self.shared.lock().pulls.forget();
+                self.prove().await?;
+                continue;
+            }
+            if !is_open {
+                self.ask(request.max, (deadline - now).max(SHORTEST)).await?;
+            }
+            let next = [Some(deadline + LATE), self.shared.lock().pulls.overdue_at(), look].into_iter().flatten().min();
+            tokio::select! {
+                () = changed => {}
+                () = sleep_until(next.unwrap_or(deadline)) => {}
+                why = lost(&mut down) => return Err(why),
+                () = stop.cancelled() => return Ok(Vec::new()),
+            }
+        }
+    }
+}
+
+/// Waits until the connection is lost, and returns the error.
+async fn lost(link: &mut tokio::sync::watch::Receiver<Link>) -> QueueError {
+    let why = match link.wait_for(|link| matches!(link, Link::Down { .. })).await.as_deref() {
+        Ok(Link::Down { why, .. }) => Some(QueueError::Unavailable(why.clone())),
+        _ => None,
+    };
+    match why {
+        Some(why) => why,
+        None => std::future::pending().await,
+    }
+}
+
+#[async_trait]
+impl Queue for NatsQueue {
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.shared.source.ordered
+    }
+
+    fn origin(&self) -> Origin {
+        self.shared.service.origin(&self.shared.source.channel)
+    }
+
+    async fn receive(&self, request: Receive, stop: &CancellationToken) -> Result<Vec<Delivery>, QueueError> {
+        if stop.is_cancelled() {
+            return Ok(Vec::new());
+        }
+        let deadline = Instant::now() + request.wait.min(LIMITS.max_wait);
+        let request = Receive { max: request.max.clamp(1, LIMITS.receive_batch), ..request };
+        tokio::select! {
+            up = self.shared.service.line.up(deadline) => up?,
+            () = stop.cancelled() => return Ok(Vec::new()),
+        }
+        self.forwarder.start();
+        let received = if request.wait.is_zero() {
+            self.receive_now(request.max, request.lease).await
+        } else {
+            self.wait(request, deadline, stop).await
+        };
+        if !stop.is_cancelled() || !matches!(&received, Ok(none) if none.is_empty()) {
+            return received;
+        }
+        self.close().await;
+        self.sort().await?;
+        Ok(self.take(request.max, request.lease).await)
+    }
+
+    async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
+        self.shared.extend_all(leases, by).await
+    }
+
+    async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
+        self.shared.settle_all(batch).await
+    }
+
+    async fn rest(&self) {
+        self.forwarder.stop().await;
+        self.close().await;
+        let waiting = self.shared.change(Hand::give_back);
+        self.shared.give_back(waiting).await;
+    }
+
+    async fn taken_back(&self) -> Vec<LeaseHandle> {
+        self.shared.taken_back().await
+    }
+}
