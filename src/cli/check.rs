@@ -137,7 +137,12 @@ async fn check_queues(config: &Config) -> Result<()> {
             ", no dead-letter queue".into()
         };
         let see = if findings.is_empty() { "" } else { " (see the warnings above)" };
-        print(format!("queue     ok  {}: {}{dead_letters}{see}", consumer.name, consumer.channel));
+        print(match &consumer.subject {
+            None => format!("queue     ok  {}: {}{dead_letters}{see}", consumer.name, consumer.channel),
+            Some(subject) => {
+                format!("subject   ok  {}: {}, queue group {}{see}", consumer.name, subject.pattern, subject.queue_group)
+            }
+        });
     }
     match faulty {
         0 => Ok(()),

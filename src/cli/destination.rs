@@ -19,7 +19,7 @@ const NAMED: usize = 12;
 /// The replacement avoids a mix-up: the service may contain a queue with the same name as the exchange, and a message
 /// to the bare name would reach only that queue.
 pub(super) fn of<'a>(config: &'a Config, channel: &'a Channel) -> &'a Channel {
-    let mut consumed = config.consumers.iter().map(|consumer| &consumer.channel);
+    let mut consumed = config.with_channels().map(|consumer| &consumer.channel);
     if channel.exchange().is_some() || consumed.clone().any(|known| known.queue() == channel.queue()) {
         return channel;
     }
@@ -48,7 +48,7 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
 /// before the delay ends.
 pub(super) fn check_delay(config: &Config, channel: &Channel, delay: Duration) -> Result<()> {
     let short =
-        config.consumers.iter().find(|consumer| reaches(channel, consumer) && delay > consumer.longest_delay.max(KEPT));
+        config.with_channels().find(|consumer| reaches(channel, consumer) && delay > consumer.longest_delay.max(KEPT));
     let Some(consumer) = short else { return Ok(()) };
     let (name, known, delay) = (&consumer.name, consumer.longest_delay, humantime::format_duration(delay));
     let text = format!(
@@ -64,7 +64,7 @@ pub(super) fn check_delay(config: &Config, channel: &Channel, delay: Duration) -
 pub(super) fn is_ordered(config: &Config, channel: &Channel) -> Option<bool> {
     let is_dead_letter =
         |one: &Consumer| channel.exchange().is_none() && one.channel.dead_letter_queue() == channel.queue();
-    let reached = config.consumers.iter().filter(|consumer| reaches(channel, consumer) || is_dead_letter(consumer));
+    let reached = config.with_channels().filter(|consumer| reaches(channel, consumer) || is_dead_letter(consumer));
     reached.map(|consumer| consumer.ordered).reduce(|one, other| one || other)
 }
 
@@ -79,7 +79,7 @@ fn reaches(channel: &Channel, consumer: &Consumer) -> bool {
 
 /// Returns the channels that the config names: those of its consumers, their dead-letter queues, and their destinations.
 fn named(config: &Config) -> impl Iterator<Item = Channel> {
-    config.consumers.iter().flat_map(|consumer| {
+    config.with_channels().flat_map(|consumer| {
         let dead_letters = consumer.channel.dead_letter_queue().parse().ok().filter(|_| consumer.dead_letter);
         let sent = consumer.allow.send.iter().chain(&consumer.reply_channel).cloned();
         sent.chain(dead_letters).chain([consumer.channel.clone()])

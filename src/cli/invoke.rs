@@ -243,7 +243,7 @@ fn of_consumer(config: &Config, consumer: &Consumer, memory: u64) -> Result<Subj
     Ok(Subject {
         memory,
         definition: definition.ok_or_else(|| Failure::new(Exit::Internal, "no definition of the consumer"))?,
-        channel: consumer.channel.to_string(),
+        channel: consumer.source(),
         timeout: consumer.processing_timeout,
         output: usize::try_from(consumer.limits.output).unwrap_or(usize::MAX),
         cache,

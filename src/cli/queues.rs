@@ -104,7 +104,7 @@ async fn exchanges_among(broker: &dyn Provisioner, config: &Config, missing: Vec
         let is_it = |consumer: &Consumer| {
             consumer.channel.queue() == channel.queue() || consumer.channel.dead_letter_queue() == channel.queue()
         };
-        config.consumers.iter().any(is_it)
+        config.with_channels().any(is_it)
     };
     let mut sent: Vec<Channel> = missing.into_iter().filter(|channel| !is_consumed(channel)).collect();
     if sent.is_empty() {
@@ -133,7 +133,7 @@ fn leads_alike(one: &Channel, other: &Channel) -> bool {
 /// Returns true if the config names this queue as a consumer's queue, as a dead-letter queue, or as a destination.
 fn is_of(config: &Config, channel: &Channel) -> bool {
     let exchanges = exchanges(config);
-    config.consumers.iter().any(|consumer| {
+    config.with_channels().any(|consumer| {
         let queue = channel.queue();
         let is_sent_to = consumer.reply_channel.iter().chain(&consumer.allow.send).any(|sent| sent.queue() == queue);
         consumer.channel.queue() == queue
@@ -144,7 +144,7 @@ fn is_of(config: &Config, channel: &Channel) -> bool {
 
 /// Returns the exchanges that the config names. In the config, a bare name that equals one of them is not a queue.
 fn exchanges(config: &Config) -> BTreeSet<&str> {
-    let channels = config.consumers.iter().flat_map(|consumer| {
+    let channels = config.with_channels().flat_map(|consumer| {
         let sent = consumer.reply_channel.iter().chain(&consumer.allow.send);
         sent.chain([&consumer.channel])
     });
@@ -175,9 +175,9 @@ fn sorted(
 /// Returns the channels of the config. Then adds all other queues of the service, except the dead-letter queues of channels that
 /// are already in the result.
 async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<Vec<Channel>, QueueError> {
-    let mut channels: Vec<Channel> = config.consumers.iter().map(|consumer| consumer.channel.clone()).collect();
+    let mut channels: Vec<Channel> = config.with_channels().map(|consumer| consumer.channel.clone()).collect();
     let exchanges = exchanges(config);
-    for consumer in &config.consumers {
+    for consumer in config.with_channels() {
         let outgoing = consumer.reply_channel.iter().chain(&consumer.allow.send);
         for channel in outgoing {
             let is_exchange = channel.exchange().is_none() && exchanges.contains(channel.queue());

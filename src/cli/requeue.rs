@@ -124,7 +124,7 @@ async fn connect(args: &Args, config: &Config, to: &Channel) -> Result<std::sync
     for named in std::iter::once(&args.from).chain(&args.to) {
         check_exchange(&*broker, config, named).await?;
     }
-    if let Some(consumer) = config.consumers.iter().find(|consumer| consumer.channel.queue() == to.queue()) {
+    if let Some(consumer) = config.with_channels().find(|consumer| consumer.channel.queue() == to.queue()) {
         broker.declare(&host::channel_spec(consumer)).await?;
     }
     Ok(broker)

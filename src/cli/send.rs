@@ -264,7 +264,7 @@ async fn is_ordered(broker: &dyn Provisioner, config: &Config, channel: &Channel
 
 /// Returns true if a message to this channel reaches a consumer of the config.
 fn is_known(config: &Config, channel: &Channel) -> bool {
-    config.consumers.iter().any(|consumer| {
+    config.with_channels().any(|consumer| {
         let (known, name) = (&consumer.channel, channel.queue());
         known == channel
             || channel.exchange().is_none() && [Some(known.queue()), known.exchange()].contains(&Some(name))

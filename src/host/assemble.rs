@@ -9,7 +9,7 @@ use super::resources::{self, Demand, FilePlan, HOST, Handles, Machine, Plan, SLO
 use crate::exit::{self, Exit, Failure};
 use hostler_config::{self as config, Config, DirMode, Reply};
 use hostler_consumer::{Policy, Spec};
-use hostler_queue::{ChannelSpec, tag};
+use hostler_queue::{ChannelSpec, SubjectSpec, tag};
 use hostler_queue_telemetry::Producer;
 use hostler_telemetry::traces;
 use hostler_types::Rate;
@@ -28,7 +28,7 @@ const WINDOW: Duration = Duration::from_secs(5);
 pub(super) fn spec(consumer: &config::Consumer, share: &Share, drain: Duration) -> Spec {
     Spec {
         name: consumer.name.as_str().into(),
-        channel: consumer.channel.to_string().into(),
+        channel: consumer.source().into(),
         ordered: consumer.ordered,
         concurrency: share.slots,
         lease: consumer.lease,
@@ -68,6 +68,10 @@ pub(super) fn channel_spec_with(consumer: &config::Consumer, slots: usize) -> Ch
         longest_delay: consumer.longest_delay,
         window: window(slots, consumer.rate_limit, consumer.processing_timeout),
         lease: consumer.lease,
+        subject: consumer.subject.as_ref().map(|subject| SubjectSpec {
+            subject: subject.pattern.clone(),
+            queue_group: subject.queue_group.clone(),
+        }),
         tags: tags(consumer),
     }
 }
@@ -86,7 +90,7 @@ fn window(slots: usize, limit: Option<Rate>, processing_timeout: Duration) -> us
 /// config receives from them or dead-letters messages to them.
 pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel> {
     let is_made = |channel: &Channel| {
-        config.consumers.iter().any(|other| {
+        config.with_channels().any(|other| {
             let (made, name) = (&other.channel, channel.queue());
             match channel.exchange() {
                 Some(_) => made.exchange() == channel.exchange(),

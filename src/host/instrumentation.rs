@@ -53,7 +53,7 @@ impl Instrumentation {
     pub(super) fn start(exporters: Exporters, config: &Config, resource: &Resource) -> Result<Option<Self>> {
         let system = super::driver(config).system();
         let consumers = config.consumers.iter().map(|consumer| {
-            let (consumer, channel) = (consumer.name.clone(), consumer.channel.to_string());
+            let (consumer, channel) = (consumer.name.clone(), consumer.source());
             Named { consumer, channel, system }
         });
         let metrics = Metrics::start(exporters, resource, consumers).map_err(failure)?;
@@ -82,7 +82,10 @@ impl Instrumentation {
                 let status = board.get();
                 Shown { slots, busy: status.in_flight, in_hand: status.in_hand, state: status.state.name() }
             });
-            queues.push((consumer.channel.clone(), metrics));
+            // A subject has no depth.
+            if consumer.subject.is_none() {
+                queues.push((consumer.channel.clone(), metrics));
+            }
         }
         self.looking.spawn(look(service, queues));
         self.looking.spawn(tick(self.metrics.host()));

@@ -8,8 +8,19 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 /// `tracing` targets whose `debug` and `trace` levels log whole requests, including message bodies and signatures. They
 /// are limited to `info`, whatever the level of the log is. The limit does not apply to a target or module that
 /// `RUST_LOG` names.
-const TALKATIVE: [&str; 10] =
-    ["amq_protocol", "aws", "h2", "hyper", "lapin", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
+const TALKATIVE: [&str; 11] = [
+    "amq_protocol",
+    "async_nats",
+    "aws",
+    "h2",
+    "hyper",
+    "lapin",
+    "reqwest",
+    "rustls",
+    "tonic",
+    "tower",
+    "wasmtime_wasi_http",
+];
 
 /// Directives that suppress warnings and errors of `tracing` targets, each with the targets that ask for them: if `RUST_LOG`
 /// names one of these, nothing is suppressed.
@@ -18,10 +29,12 @@ const TALKATIVE: [&str; 10] =
 ///   it from the result.
 /// - `lapin::channel` and `lapin::channels` log an error whenever a channel or a connection ends, also where hostler has asked
 ///   whether a queue exists. hostler logs each end that it did not expect, with the reason.
-const RETOLD: [(&[&str], &str); 3] = [
+/// - `async_nats` logs each connection and each loss. hostler logs the losses, and the connections after them.
+const RETOLD: [(&[&str], &str); 4] = [
     (&["opentelemetry"], "opentelemetry=error"),
     (&["lapin::returned_messages"], "lapin::returned_messages=error"),
     (&["lapin", "lapin::channel"], "lapin::channel=off"),
+    (&["async_nats"], "async_nats=error"),
 ];
 
 /// The level of the log: that of `RUST_LOG`, or a raised level.
@@ -137,7 +150,9 @@ mod tests {
         let text = filter("info", None).unwrap().to_string();
         let mut directives: Vec<_> = text.split(',').collect();
         directives.sort_unstable();
-        assert_eq!(directives, ["info", "lapin::channel=off", "lapin::returned_messages=error", "opentelemetry=error"]);
+        let expected =
+            ["async_nats=error", "info", "lapin::channel=off", "lapin::returned_messages=error", "opentelemetry=error"];
+        assert_eq!(directives, expected);
         for (targets, directive) in RETOLD {
             for target in targets {
                 let named = filter(&format!("info,{target}=debug"), None).unwrap().to_string();

@@ -224,7 +224,7 @@ impl Session {
 
     /// Returns the channel to which the session sends lines of standard input.
     fn channel(&self) -> Option<&Channel> {
-        self.to.as_ref().or_else(|| self.setup.config.consumers.first().map(|consumer| &consumer.channel))
+        self.to.as_ref().or_else(|| self.setup.config.with_channels().next().map(|consumer| &consumer.channel))
     }
 
     fn introduce(&self) {

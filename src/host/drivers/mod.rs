@@ -2,6 +2,8 @@
 
 #[cfg(feature = "embedded")]
 mod embedded;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 #[cfg(feature = "sqs")]
@@ -67,6 +69,12 @@ pub trait QueueDriver: Send + Sync + 'static {
 
     /// Returns the files that say which server to use and whom to trust, each with its config key. Guests may not write to them.
     fn trusted_files<'a>(&self, config: &'a Config) -> Vec<(&'static str, &'a Path)> {
+        let _ = config;
+        Vec::new()
+    }
+
+    /// Returns the files that the driver reads whenever it connects. The hardened process may read them.
+    fn files_of_each_connection<'a>(&self, config: &'a Config) -> Vec<&'a Path> {
         let _ = config;
         Vec::new()
     }
@@ -157,6 +165,8 @@ const DRIVERS: &[(Driver, &dyn QueueDriver)] = &[
     (Driver::Sqs, &sqs::Sqs),
     #[cfg(feature = "rabbitmq")]
     (Driver::RabbitMq, &rabbitmq::RabbitMq),
+    #[cfg(feature = "nats")]
+    (Driver::Nats, &nats::Nats),
 ];
 
 /// A file that stores a queue.
@@ -228,7 +238,7 @@ mod tests {
     #[test]
     fn a_full_build_has_a_driver_for_every_word_of_the_config() {
         let built: Vec<_> = DRIVERS.iter().map(|(word, _)| word.word()).collect();
-        if cfg!(all(feature = "embedded", feature = "sqs", feature = "rabbitmq")) {
+        if cfg!(all(feature = "embedded", feature = "sqs", feature = "rabbitmq", feature = "nats")) {
             assert_eq!(built, Driver::WORDS);
         }
     }

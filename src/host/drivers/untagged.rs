@@ -19,7 +19,7 @@ pub(super) struct Untagged {
 
 impl Untagged {
     pub(super) fn new(config: &Config) -> Self {
-        Self { config: config.clone(), specs: config.consumers.iter().map(channel_spec).collect() }
+        Self { config: config.clone(), specs: config.with_channels().map(channel_spec).collect() }
     }
 }
 

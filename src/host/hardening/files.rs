@@ -102,6 +102,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
         // A driver such as SQLite stores companion files in the folder of the real file. If `file.path` is a symbolic link, that
         // is the folder of its target.
         rules.extend(driver(config).file(config).map(|file| write(folder_of(&real(file.path)))));
+        rules.extend(driver(config).files_of_each_connection(config).into_iter().map(read));
         rules.extend(handlers(config));
         rules.extend(config.consumers.iter().flat_map(granted));
         rules
