@@ -70,6 +70,8 @@ mod metrics;
 #[cfg(test)]
 mod mistakes;
 #[cfg(test)]
+mod nats;
+#[cfg(test)]
 mod new;
 #[cfg(test)]
 mod output;

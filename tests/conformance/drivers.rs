@@ -6,11 +6,13 @@ use std::time::Duration;
 use hostler_queue::fake::{self, FakeBroker};
 use hostler_queue::{DEDUPE_WINDOW, Provisioner};
 use hostler_queue_embedded::{self as embedded, EmbeddedBroker, Options};
+use hostler_queue_nats::{self as nats, NatsBroker};
 use hostler_queue_rabbitmq::{self as rabbitmq, RabbitBroker};
 use hostler_queue_sqs::{self as sqs, SqsBroker};
 use tempfile::TempDir;
 
 use super::{Counts, Harness, Traits, abilities, ability, cases, suite};
+use crate::support::nats::{Nats, Version};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::{Kind, Server, unique};
 
@@ -129,6 +131,43 @@ impl Harness for Rabbit {
     }
 }
 
+/// One server of each version that all tests share; each harness has a prefix of its own on it.
+pub struct JetStream<const VERSION: usize>(String);
+
+const OLDEST: usize = Version::Oldest as usize;
+const MIDDLE: usize = Version::Middle as usize;
+const NEWEST: usize = Version::Newest as usize;
+
+impl<const VERSION: usize> JetStream<VERSION> {
+    fn server() -> &'static Nats {
+        Nats::shared(Version::ALL[VERSION])
+    }
+}
+
+impl<const VERSION: usize> Harness for JetStream<VERSION> {
+    const TICK: Duration = Duration::from_secs(1);
+    const DEDUPE_WINDOW: Duration = Duration::from_millis(250);
+    /// The server's limit of 1 MiB includes the headers.
+    const MAX_MESSAGE: usize = (1 << 20) - nats::OWN_HEADERS;
+    const TRAITS: Traits = Traits { counts_copies: false, counts: Counts::Visible, ..Traits::ALL };
+
+    async fn start() -> Self {
+        tokio::task::spawn_blocking(Self::server).await.unwrap();
+        Self(unique("c"))
+    }
+
+    async fn broker(&self) -> Arc<dyn Provisioner> {
+        let options = nats::Options {
+            url: Self::server().url(),
+            prefix: format!("{}-", self.0),
+            create_missing: true,
+            dedupe_window: Self::DEDUPE_WINDOW,
+            ..nats::Options::default()
+        };
+        Arc::new(NatsBroker::connect(options).await.unwrap())
+    }
+}
+
 macro_rules! of_our_own {
     ($driver:ident: $harness:ty, $test:meta) => {
         abilities!($driver: $harness, $test; dedupe dedupe_in_order reorder one_of_a_group delay_in_order refilter
@@ -147,3 +186,17 @@ abilities!(sqs_on_ministack_abilities: Aws<MINISTACK>, tokio::test; dedupe_in_or
 suite!(rabbitmq_queue: Rabbit, tokio::test);
 abilities!(rabbitmq_queue_abilities: Rabbit, tokio::test; one_of_a_group delay_in_order mixed_exchange plain_order
     pushes stoppable);
+
+macro_rules! of_jetstream {
+    ($driver:ident: $harness:ty) => {
+        abilities!($driver: $harness, tokio::test; dedupe dedupe_in_order reorder one_of_a_group delay_in_order refilter
+            mixed_exchange peek plain_order stoppable);
+    };
+}
+
+suite!(nats_oldest: JetStream<OLDEST>, tokio::test);
+of_jetstream!(nats_oldest_abilities: JetStream<OLDEST>);
+suite!(nats_middle: JetStream<MIDDLE>, tokio::test);
+of_jetstream!(nats_middle_abilities: JetStream<MIDDLE>);
+suite!(nats_newest: JetStream<NEWEST>, tokio::test);
+of_jetstream!(nats_newest_abilities: JetStream<NEWEST>);
