@@ -130,14 +130,19 @@ fn the_documented_file_says_the_defaults() {
 /// A field read from another field's key would pass wherever both have the same value.
 #[test]
 fn every_key_reaches_its_field() {
-    let files = ["every-key", "every-key-of-a-subject"].map(|name| here(&format!("tests/fixtures/config/valid/{name}.toml")));
+    let files =
+        ["every-key", "every-key-of-a-subject"].map(|name| here(&format!("tests/fixtures/config/valid/{name}.toml")));
     let written = files.each_ref().map(|file| Figment::from(Toml::file(file)).extract::<serde_json::Value>().unwrap());
     for row in config::reference().lines().skip(2) {
         let key = row.split('`').nth(1).unwrap();
         // The names below `allow.env` are the user's.
         let path = key.replace("consumers.NAME.", "consumers.a.").replace(".NAME", "").replace('.', "/");
         let path = format!("/{path}");
-        assert!(written.iter().any(|written| written.pointer(&path).is_some()), "{key} is not in {}", files[0].display());
+        assert!(
+            written.iter().any(|written| written.pointer(&path).is_some()),
+            "{key} is not in {}",
+            files[0].display()
+        );
     }
     for file in files {
         reaches_its_fields(&file);

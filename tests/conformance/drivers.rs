@@ -189,7 +189,7 @@ abilities!(rabbitmq_queue_abilities: Rabbit, tokio::test; one_of_a_group delay_i
 
 macro_rules! of_jetstream {
     ($driver:ident: $harness:ty) => {
-        abilities!($driver: $harness, tokio::test; dedupe dedupe_in_order reorder one_of_a_group delay_in_order refilter
+        abilities!($driver: $harness, tokio::test; dedupe dedupe_in_order reorder one_of_a_group delay_in_order
             mixed_exchange peek plain_order stoppable);
     };
 }

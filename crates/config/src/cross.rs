@@ -156,7 +156,11 @@ fn subject(at: &Section<'_>, on_nats: bool) -> Vec<Problem> {
     });
     let of_a_queue = WITHOUT_A_STREAM.into_iter().filter(|(key, _)| at.is_set(key)).map(|(key, why)| {
         let fault = format!("{} is set, and {why}", at.path("subject"));
-        problem(at, key, fault, format!("remove `{key}`, or write `channel` in place of `subject`"))
+        let cure = match key {
+            "channel" => "remove one of the two".to_owned(),
+            _ => format!("remove `{key}`, or write `channel` in place of `subject`"),
+        };
+        problem(at, key, fault, cure)
     });
     elsewhere.into_iter().chain(of_a_queue).collect()
 }

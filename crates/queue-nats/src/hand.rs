@@ -110,11 +110,13 @@ pub(crate) struct Hand {
     /// Messages that went back to the server, and are not known to have been delivered since, with the times from which on they
     /// are visible.
     returned: HashMap<u64, Instant>,
+    /// Number of changes after which more may be there to hand out.
+    changes: u64,
 }
 
 impl Hand {
     pub(crate) fn new(ordered: bool, server: Duration) -> Self {
-        Self { ordered, server, entries: BTreeMap::new(), returned: HashMap::new() }
+        Self { ordered, server, entries: BTreeMap::new(), returned: HashMap::new(), changes: 0 }
     }
 
     /// Takes a delivery that came now. Returns the lease of an earlier delivery that the server has ended.
@@ -127,8 +129,14 @@ impl Hand {
         }
         let lost = old.filter(|old| matches!(old.stage, Stage::Leased(_))).map(|old| old.key().receipt().lease());
         let uncounted = (deliveries <= 1).then_some(0);
+        self.changes += 1;
         self.entries.insert(sequence, Entry { mail, reply, uncounted, stage: Stage::New, touched: now });
         lost
+    }
+
+    /// Returns the number of changes after which more may be there to hand out.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Returns the messages whose attempts are not known, each with the time at which the server stored it.
@@ -165,7 +173,7 @@ impl Hand {
         let (mut groups, mut asked) = (HashSet::new(), Vec::new());
         for entry in self.entries.values() {
             // The first of each group in hand decides for the group.
-            if groups.insert(&entry.mail.subject) {
+            if groups.insert(entry.mail.subject.as_str()) {
                 let is_due = match entry.stage {
                     Stage::New => entry.uncounted.is_some(),
                     Stage::Held(again) => again <= now,
@@ -196,7 +204,7 @@ impl Hand {
             return None;
         }
         let mut groups = HashSet::new();
-        let first_ones = self.entries.values().filter(|entry| groups.insert(&entry.mail.subject));
+        let first_ones = self.entries.values().filter(|entry| groups.insert(entry.mail.subject.as_str()));
         let held = first_ones.filter_map(|entry| match entry.stage {
             Stage::Held(again) => Some(again),
             _ => None,
@@ -265,6 +273,7 @@ impl Hand {
 
     /// Forgets a message that was removed from the queue. Every delivery of it is void.
     pub(crate) fn removed(&mut self, key: Key) {
+        self.changes += 1;
         self.entries.remove(&key.sequence);
         self.returned.remove(&key.sequence);
     }
@@ -273,6 +282,7 @@ impl Hand {
     /// known if the message went back.
     pub(crate) fn went_back(&mut self, key: Key, due: Option<Instant>) {
         if self.get_mut(key).is_some() {
+            self.changes += 1;
             self.entries.remove(&key.sequence);
             if let Some(due) = due {
                 self.returned.insert(key.sequence, due);

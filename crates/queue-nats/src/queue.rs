@@ -115,17 +115,22 @@ impl NatsQueue {
             // A task, because the messages that can be handed out do not wait for it.
             tokio::spawn(async move { shared.postpone(early).await });
         }
-        let asking = asked.into_iter().map(|(key, subject)| async move {
-            let first = match api::next(&service.line, stream, 1, &subject).await? {
-                Some(first) => Some(first.sequence),
-                // A server that has not yet heard of the message answered. Its leader knows.
-                None => api::first(&service.line, stream, &subject).await?.or(Some(u64::MAX)),
-            };
-            Ok::<_, QueueError>((key, first))
-        });
-        for answer in join_all(asking).await {
-            let (key, first) = answer?;
-            shared.change(|hand| hand.first_of_group(key, first, Instant::now()));
+        let mut asked = asked;
+        while !asked.is_empty() {
+            let asking = asked.into_iter().map(|(key, subject)| async move {
+                let first = match api::next(&service.line, stream, 1, &subject).await? {
+                    Some(first) => Some(first.sequence),
+                    // A server that has not yet heard of the message answered. Its leader knows.
+                    None => api::first(&service.line, stream, &subject).await?.or(Some(u64::MAX)),
+                };
+                Ok::<_, QueueError>((key, first))
+            });
+            let answers: Vec<_> = join_all(asking).await.into_iter().collect::<Result<_, _>>()?;
+            let now = Instant::now();
+            asked = shared.change(|hand| {
+                answers.iter().for_each(|(key, first)| hand.first_of_group(*key, *first, now));
+                hand.sort(now)
+            });
         }
         Ok(())
     }
@@ -172,8 +177,7 @@ impl NatsQueue {
         if session.as_ref().is_some_and(|session| !session.is_alive()) {
             *session = None;
         }
-        let (held, bytes) = self.shared.lock().hand.waiting();
-        if held >= MOST_HELD.0 || bytes >= MOST_HELD.1 {
+        if self.holds_enough() {
             return Ok(());
         }
         if session.is_none() {
@@ -183,6 +187,12 @@ impl NatsQueue {
             Some(session) => session.ask(&self.shared, max, wait).await,
             None => Ok(()),
         }
+    }
+
+    /// Returns `true` if so many messages of an ordered queue wait here that no more are asked for.
+    fn holds_enough(&self) -> bool {
+        let (held, bytes) = self.shared.lock().hand.waiting();
+        held >= MOST_HELD.0 || bytes >= MOST_HELD.1
     }
 
     /// Closes the inbox.
@@ -288,7 +298,10 @@ impl NatsQueue {
                 (state.pulls.overdue_at().filter(|_| is_open), state.hand.next_look())
             };
             if now >= deadline && !is_open {
-                // The server has answered that nothing came in time.
+                // The server has answered that nothing came in time, unless it was not asked.
+                if self.holds_enough() {
+                    self.prove().await?;
+                }
                 return Ok(Vec::new());
             }
             if now >= deadline + LATE {

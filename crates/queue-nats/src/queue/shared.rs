@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     pub(super) service: Arc<Service>,
     pub(super) source: Source,
     state: Mutex<SharedState>,
-    /// Notified after each change.
+    /// Notified when more may be there to hand out, and when a request ends.
     pub(super) changed: Notify,
     /// Notified when something is due earlier than before.
     pub(super) sooner: Notify,
@@ -55,17 +55,19 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the messages in hand, and wakes those who wait for a change.
+    /// Changes the messages in hand. Wakes those who wait if more may be there to hand out.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Hand) -> T) -> T {
         let mut state = self.lock();
-        let before = state.hand.next_due();
+        let (before, changes) = (state.hand.next_due(), state.hand.changes());
         let result = change(&mut state.hand);
-        let after = state.hand.next_due();
+        let (after, is_changed) = (state.hand.next_due(), state.hand.changes() != changes);
         drop(state);
         if after.is_some_and(|after| before.is_none_or(|before| after < before)) {
             self.sooner.notify_one();
         }
-        self.changed.notify_waiters();
+        if is_changed {
+            self.changed.notify_waiters();
+        }
         result
     }
 
