@@ -68,10 +68,10 @@ pub(super) fn channel_spec_with(consumer: &config::Consumer, slots: usize) -> Ch
         longest_delay: consumer.longest_delay,
         window: window(slots, consumer.rate_limit, consumer.processing_timeout),
         lease: consumer.lease,
-        subject: consumer.subject.as_ref().map(|subject| SubjectSpec {
-            subject: subject.pattern.clone(),
-            queue_group: subject.queue_group.clone(),
-        }),
+        subject: consumer
+            .subject
+            .as_ref()
+            .map(|subject| SubjectSpec { subject: subject.pattern.clone(), queue_group: subject.queue_group.clone() }),
         tags: tags(consumer),
     }
 }

@@ -362,6 +362,27 @@ mod tests {
         assert_eq!(unused, [Vec::new(), ca, own], "the file of an address is not read beside an address");
     }
 
+    #[cfg(feature = "nats")]
+    #[test]
+    fn files_that_say_which_nats_to_trust_are_protected() {
+        let files = |more: &str| {
+            let text = format!("queue.driver = 'nats'\n[queue.nats]\nca = '/n/ca.pem'\n{more}");
+            let all = found(&text, None, Path::new("/nonexistent"));
+            ["url_file", "ca", "credentials", "nkey"].map(|key| of_key(&all, &format!("queue.nats.{key}")))
+        };
+        let path = |path: &str| vec![PathBuf::from(path)];
+        let (url, ca, creds, nkey) = (path("/n/url"), path("/n/ca.pem"), path("/n/u.creds"), path("/n/u.nk"));
+        let file = "url_file = '/n/url'\n";
+        assert_eq!(files(&format!("{file}credentials = '/n/u.creds'")), [url.clone(), ca.clone(), creds, Vec::new()]);
+        assert_eq!(files(&format!("{file}nkey = '/n/u.nk'")), [url, ca.clone(), Vec::new(), nkey]);
+        let unused = files(&format!("{file}url = 'nats://localhost'"));
+        assert_eq!(
+            unused,
+            [Vec::new(), ca, Vec::new(), Vec::new()],
+            "the file of an address is not read beside an address"
+        );
+    }
+
     #[test]
     fn files_of_the_aws_sdk_are_protected_before_they_exist() {
         let home = tempfile::tempdir().unwrap();

@@ -68,10 +68,10 @@ fn options(config: &Config) -> Result<Options, QueueError> {
         (None, Some(file)) => url_in(file)?,
         (None, None) => return Err(QueueError::Refused("queue.nats.url is not set".into())),
     };
-    let text = |key, file: &Option<_>| file.as_deref().map(|file| read(key, file)).transpose();
+    let text = |key: &str, file: Option<&Path>| file.map(|file| read(key, file)).transpose();
     // The client library reads these files itself. Its error would not name the key.
-    text("ca", &nats.ca)?;
-    text("client_cert", &nats.client_cert)?;
+    text("ca", nats.ca.as_deref())?;
+    text("client_cert", nats.client_cert.as_deref())?;
     let known = config.with_channels().map(|consumer| Known {
         channel: consumer.channel.clone(),
         ordered: consumer.ordered,
@@ -79,8 +79,8 @@ fn options(config: &Config) -> Result<Options, QueueError> {
     });
     Ok(Options {
         url,
-        credentials: text("credentials", &nats.credentials)?,
-        nkey: text("nkey", &nats.nkey)?.map(|seed| seed.trim().to_owned()),
+        credentials: text("credentials", nats.credentials.as_deref())?,
+        nkey: text("nkey", nats.nkey.as_deref())?.map(|seed| seed.trim().to_owned()),
         ca: nats.ca.clone(),
         client_cert: nats.client_cert.clone(),
         prefix: nats.prefix.clone(),

@@ -251,6 +251,19 @@ mod tests {
         assert!(!read.iter().any(|path| path == "/etc" || path == "/"), "{read:?}");
     }
 
+    /// The client library reads them again whenever it connects.
+    #[cfg(feature = "nats")]
+    #[test]
+    fn certificates_of_nats_can_be_read_after_the_start() {
+        let keys = "[queue.nats]\nurl = 'tls://nats'\nca = '/n/ca.pem'\nclient_cert = '/n/me.pem'\ncredentials = '/n/me.creds'";
+        let read = |driver| {
+            let rules = decide(&config(driver, keys), &variable, &Profile::default()).process.unwrap();
+            paths(&rules, false).into_iter().filter(|path| path.starts_with("/n/")).collect::<Vec<_>>()
+        };
+        assert_eq!(read("nats"), ["/n/ca.pem", "/n/me.pem"], "credentials are read at the start");
+        assert!(read("embedded").is_empty());
+    }
+
     const DIRS: &str = "allow.dirs = [{ host = '/in', guest = '/in' }, { host = '/out', guest = '/out', mode = 'rw' }]";
 
     fn variable(name: &str) -> Option<PathBuf> {
