@@ -219,7 +219,13 @@ impl Line {
         }
         let request = Request::new().payload(body).timeout(Some(PATIENCE));
         let request = headers.into_iter().fold(request, Request::headers);
-        self.client.send_request(subject.to_owned(), request).await.map_err(|error| match error.kind() {
+        let mut link = self.link();
+        let answer = tokio::select! {
+            answer = self.client.send_request(subject.to_owned(), request) => answer,
+            // The answer would go to the connection that is lost.
+            why = lost(&mut link) => return Err(Unanswered::Failed(why)),
+        };
+        answer.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => Unanswered::NoResponders,
             RequestErrorKind::MaxPayloadExceeded => Unanswered::TooLarge(error.to_string()),
             RequestErrorKind::TimedOut => match self.denial(subject) {
@@ -237,6 +243,18 @@ impl Line {
         let denied = self.notes.denied.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, why) = denied.as_ref()?;
         (at.elapsed() < RECENT && why.contains(subject)).then(|| why.clone())
+    }
+}
+
+/// Waits until the connection is lost, and returns the reason.
+pub(crate) async fn lost(link: &mut watch::Receiver<Link>) -> String {
+    let why = match link.wait_for(|link| matches!(link, Link::Down { .. })).await.as_deref() {
+        Ok(Link::Down { why, .. }) => Some(why.clone()),
+        _ => None,
+    };
+    match why {
+        Some(why) => why,
+        None => std::future::pending().await,
     }
 }
 

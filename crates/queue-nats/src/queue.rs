@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use hostler_queue::{
-    Delivery, LeaseError, LeaseHandle, Limits, Link, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
+    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
 };
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::MAX_DELAY;
@@ -26,6 +26,7 @@ use crate::api;
 use crate::declare::missing;
 use crate::forward::Forwarder;
 use crate::hand::{Hand, Handed};
+use crate::line::lost;
 
 /// Limits of this driver.
 pub(crate) const LIMITS: Limits = Limits {
@@ -269,7 +270,7 @@ impl NatsQueue {
                     self.prove().await?;
                     return Ok(false);
                 }
-                why = lost(&mut down) => return Err(why),
+                why = lost(&mut down) => return Err(QueueError::Unavailable(why)),
             }
         }
     }
@@ -321,22 +322,10 @@ impl NatsQueue {
             tokio::select! {
                 () = changed => {}
                 () = sleep_until(next.unwrap_or(deadline)) => {}
-                why = lost(&mut down) => return Err(why),
+                why = lost(&mut down) => return Err(QueueError::Unavailable(why)),
                 () = stop.cancelled() => return Ok(Vec::new()),
             }
         }
-    }
-}
-
-/// Waits until the connection is lost, and returns the error.
-async fn lost(link: &mut tokio::sync::watch::Receiver<Link>) -> QueueError {
-    let why = match link.wait_for(|link| matches!(link, Link::Down { .. })).await.as_deref() {
-        Ok(Link::Down { why, .. }) => Some(QueueError::Unavailable(why.clone())),
-        _ => None,
-    };
-    match why {
-        Some(why) => why,
-        None => std::future::pending().await,
     }
 }
 
