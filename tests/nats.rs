@@ -1,8 +1,8 @@
 //! `hostler run` and the commands on NATS.
 
 mod commands;
-mod core;
 mod driver;
+mod subjects;
 
 use std::time::{Duration, Instant};
 
