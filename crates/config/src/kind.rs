@@ -157,7 +157,10 @@ impl Kind {
             Self::Share => "a share such as `0.5`, from 0 to less than 1".to_owned(),
             Self::Sha256 => "64 hexadecimal digits".to_owned(),
             Self::Channel => "`<queue>` or `<exchange>.<queue>`, each 1 to 71 of `A-Z a-z 0-9 _ -`".to_owned(),
-            Self::Subject => "a subject such as `webhooks.*`: tokens between dots, without spaces".to_owned(),
+            Self::Subject => {
+                "a subject such as `webhooks.*`: tokens between dots, without spaces, of which the first is a word"
+                    .to_owned()
+            }
             Self::Channels => "a list of channels such as `[\"orders\"]`".to_owned(),
             Self::Texts => "a list of texts such as `[\"MOBILE.\"]`".to_owned(),
             Self::Paths => "a list of paths such as `[\"src\"]`".to_owned(),
@@ -223,8 +226,11 @@ fn subject(text: &str) -> Result<(), String> {
     if text.contains(|char: char| char.is_whitespace() || char.is_control()) {
         return fault("contains a space or a control character");
     }
-    if text.starts_with('$') || text.len() > 255 {
-        return fault("is the server's own, or has more than 255 bytes");
+    if text.starts_with(['$', '_']) || text.len() > 255 {
+        return fault("is the server's or a client's own, or has more than 255 bytes");
+    }
+    if tokens[0].contains(['*', '>']) {
+        return fault("has a wildcard in its first token, so answers to requests could come as requests");
     }
     let is_wild = |(number, token): (usize, &&str)| match *token {
         "*" => true,

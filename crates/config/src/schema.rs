@@ -138,7 +138,7 @@ fn pattern_of(kind: Kind) -> Option<String> {
         Kind::Address => r"^\S+:[0-9]+$".to_owned(),
         Kind::Rate => r"^\s*\+?0*[1-9][0-9]*\s*/\s*[smh]\s*$".to_owned(),
         Kind::Sha256 => "^[0-9A-Fa-f]{64}$".to_owned(),
-        Kind::Subject => r"^[^\s.$][^\s.]*(\.[^\s.]+)*$".to_owned(),
+        Kind::Subject => r"^[^\s.$_*>][^\s.*>]*(\.[^\s.]+)*$".to_owned(),
         Kind::Channel => {
             let name = r"[A-Za-z0-9_\-]{1,71}(-dlq)?";
             format!(r"^{name}(\.{name})?$")
