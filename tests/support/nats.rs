@@ -129,8 +129,8 @@ fn launch(version: Version, port: i32, data: &Path, args: &[String]) -> (Child, 
 
 /// Returns the port and the process of a server that listens.
 fn ports(folder: &Path) -> Option<(u16, u32)> {
-    let file = fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|file| file.path());
-    let file = file.filter(|file| file.extension().is_some_and(|end| end == "ports")).next()?;
+    let mut files = fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|file| file.path());
+    let file = files.find(|file| file.extension().is_some_and(|end| end == "ports"))?;
     let told: Value = serde_json::from_str(&fs::read_to_string(&file).ok()?).ok()?;
     let port = told["nats"][0].as_str()?.rsplit(':').next()?.parse().ok()?;
     let id = file.file_stem()?.to_str()?.rsplit('_').next()?.parse().ok()?;
