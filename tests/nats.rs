@@ -1,8 +1,11 @@
 //! `hostler run` and the commands on NATS.
 
 mod commands;
+mod denials;
 mod driver;
+mod losses;
 mod subjects;
+mod topology;
 
 use std::time::{Duration, Instant};
 

@@ -13,40 +13,40 @@ use tokio_util::sync::CancellationToken;
 use crate::support::nats::{Nats, Version};
 use crate::support::servers::unique;
 
-const PATIENCE: Duration = Duration::from_secs(20);
-const LONG: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 
-fn channel(name: &str) -> Channel {
+pub(super) fn channel(name: &str) -> Channel {
     name.parse().unwrap()
 }
 
-fn spec(name: &str) -> ChannelSpec {
+pub(super) fn spec(name: &str) -> ChannelSpec {
     ChannelSpec { max_receives: Some(100), ..ChannelSpec::new(channel(name)) }
 }
 
-async fn connect(version: Version, prefix: &str, consumers: Vec<Known>) -> NatsBroker {
+pub(super) async fn connect(version: Version, prefix: &str, consumers: Vec<Known>) -> NatsBroker {
     let server = tokio::task::spawn_blocking(move || Nats::shared(version)).await.unwrap();
     let options =
         Options { url: server.url(), prefix: prefix.to_owned(), create_missing: true, consumers, ..Options::default() };
     NatsBroker::connect(options).await.unwrap()
 }
 
-async fn send(broker: &NatsBroker, name: &str, batch: Vec<Outgoing>) {
+pub(super) async fn send(broker: &NatsBroker, name: &str, batch: Vec<Outgoing>) {
     for sent in broker.send(&channel(name), batch).await {
         sent.unwrap();
     }
 }
 
-fn text(body: &str) -> Outgoing {
+pub(super) fn text(body: &str) -> Outgoing {
     Outgoing { body: body.into(), ..Outgoing::default() }
 }
 
-async fn receive(queue: &Arc<dyn Queue>, max: usize, wait: Duration) -> Vec<Delivery> {
+pub(super) async fn receive(queue: &Arc<dyn Queue>, max: usize, wait: Duration) -> Vec<Delivery> {
     let request = Receive { max, wait, lease: LONG };
     queue.receive(request, &CancellationToken::new()).await.unwrap()
 }
 
-async fn next(queue: &Arc<dyn Queue>) -> Delivery {
+pub(super) async fn next(queue: &Arc<dyn Queue>) -> Delivery {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(delivery) = receive(queue, 1, PATIENCE).await.pop() {
@@ -56,11 +56,11 @@ async fn next(queue: &Arc<dyn Queue>) -> Delivery {
     }
 }
 
-async fn settle(queue: &Arc<dyn Queue>, settlement: Settlement) {
+pub(super) async fn settle(queue: &Arc<dyn Queue>, settlement: Settlement) {
     assert!(queue.settle(vec![settlement]).await.remove(0).is_ok());
 }
 
-fn body(delivery: &Delivery) -> &str {
+pub(super) fn body(delivery: &Delivery) -> &str {
     std::str::from_utf8(&delivery.message.body).unwrap()
 }
 
@@ -115,7 +115,7 @@ async fn a_filter_holds_on_servers_that_drop_it() {
     for version in Version::ALL {
         let prefix = format!("{}-", unique("f"));
         let filter = Filter::Exact(vec!["EU.order".to_owned(), "US.order".to_owned()]);
-        let known = Known { channel: channel("shop.jobs"), ordered: false, filter: filter.clone() };
+        let known = Known { filter: filter.clone(), ..Known::new(channel("shop.jobs")) };
         let broker = connect(version, &prefix, vec![known]).await;
         let queue = broker.open(&ChannelSpec { filter, ..spec("shop.jobs") }).await.unwrap();
         let keyed = |key: &str| Outgoing { routing_key: Some(key.to_owned()), ..text(key) };

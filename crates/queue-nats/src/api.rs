@@ -1,13 +1,15 @@
 //! Calls of the JetStream API, in JSON. The server's answers are kept whole, so that they can be compared with what was asked for:
 //! older servers silently drop settings that they do not know.
 
+use std::time::Duration;
+
 use async_nats::{HeaderMap, Message, StatusCode};
 use bytes::Bytes;
 use hostler_queue::QueueError;
 use serde_json::{Value, json};
 
 use super::envelope::Parcel;
-use super::line::{Line, Unanswered};
+use super::line::{Line, PATIENCE, Unanswered};
 
 /// Beginning of the subjects of the API.
 const API: &str = "$JS.API";
@@ -65,6 +67,8 @@ pub(crate) struct PubAck {
 pub(crate) enum PublishError {
     /// No stream has the subject, or another one than expected.
     Missing,
+    /// The stream exists, but nobody takes messages for it at present.
+    Unattended(String),
     /// The message is larger than the server takes.
     TooLarge(String),
     Other(QueueError),
@@ -206,12 +210,38 @@ async fn leaders(line: &Line, stream: &str, wanted: &Value) -> Result<Option<(u6
     }))
 }
 
-/// Publishes a message. The message is stored when this returns `Ok`.
-pub(crate) async fn publish(line: &Line, parcel: Parcel) -> Result<PubAck, PublishError> {
+/// Publishes a message to a stream. The message is stored when this returns `Ok`.
+pub(crate) async fn publish(line: &Line, stream: &str, parcel: Parcel) -> Result<PubAck, PublishError> {
+    publish_within(PATIENCE, line, stream, parcel).await
+}
+
+/// Publishes a message to a stream. Waits for at most `patience` until it is stored.
+pub(crate) async fn publish_within(
+    patience: Duration,
+    line: &Line,
+    stream: &str,
+    parcel: Parcel,
+) -> Result<PubAck, PublishError> {
+    let published = publish_once(patience, line, parcel).await;
+    if published != Err(PublishError::Missing) {
+        return published;
+    }
+    // Nobody answers for a stream without a leader either. Whether it exists, the leader of all streams knows.
+    match self::stream(line, stream).await {
+        Ok(Some(_)) => Err(PublishError::Unattended(format!(
+            "cannot store a message in `{stream}`: the stream exists, but nobody takes messages for it: it has no leader at \
+             present, or not the subject"
+        ))),
+        Ok(None) => Err(PublishError::Missing),
+        Err(error) => Err(PublishError::Other(error)),
+    }
+}
+
+async fn publish_once(patience: Duration, line: &Line, parcel: Parcel) -> Result<PubAck, PublishError> {
     let Parcel { subject, headers, body } = parcel;
     let what = || format!("store a message under `{subject}`");
     let headers = Some(headers).filter(|headers| !headers.is_empty());
-    let answer = line.request(&subject, headers, body).await.map_err(|error| match error {
+    let answer = line.request_within(patience, &subject, headers, body).await.map_err(|error| match error {
         Unanswered::NoResponders => PublishError::Missing,
         Unanswered::TooLarge(why) => PublishError::TooLarge(why),
         error => PublishError::Other(error.of(&what())),
@@ -238,8 +268,13 @@ pub(crate) async fn publish(line: &Line, parcel: Parcel) -> Result<PubAck, Publi
 }
 
 /// Publishes a message without headers of its own.
-pub(crate) async fn publish_plain(line: &Line, subject: String, body: String) -> Result<PubAck, PublishError> {
-    publish(line, Parcel { subject, headers: HeaderMap::new(), body: body.into() }).await
+pub(crate) async fn publish_plain(
+    line: &Line,
+    stream: &str,
+    subject: String,
+    body: String,
+) -> Result<PubAck, PublishError> {
+    publish(line, stream, Parcel { subject, headers: HeaderMap::new(), body: body.into() }).await
 }
 
 /// Returns a time of the API in nanoseconds since 1970.

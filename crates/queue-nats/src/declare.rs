@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hostler_queue::{ChannelSpec, QueueError};
-use hostler_types::channel::Channel;
 use serde_json::{Value, json};
 
 use super::api::{self, ApiError};
@@ -22,6 +21,24 @@ pub(crate) struct Resource {
     pub(crate) wanted: Value,
     /// Name in texts for people.
     pub(crate) title: String,
+    /// Settings with which this one cannot work, if they differ, though others can.
+    pub(crate) strict: &'static [&'static str],
+}
+
+impl Resource {
+    /// Returns the differences. `found`: the configuration as the server tells it.
+    pub(crate) fn drift(&self, found: &Value) -> Vec<Drift> {
+        topology::drift(&self.wanted, found, self.strict)
+    }
+}
+
+/// Treatment of the server's timers that are longer than hostler configures them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timers {
+    /// They stay: another host may depend on them.
+    Raise,
+    /// They are set, as an operator wants it.
+    Set,
 }
 
 /// Creates and compares.
@@ -57,6 +74,7 @@ impl Declarer {
                 consumer: Some(queue.to_owned()),
                 wanted: topology::feeder(&self.names, spec, exchange, self.line.has_filters()),
                 title: format!("subscription of {} to {exchange}", self.names.queue(queue)),
+                strict: if spec.ordered { &["max_ack_pending"] } else { &[] },
             });
             resources.insert(resources.len() - 1, stream);
         }
@@ -72,21 +90,24 @@ impl Declarer {
             consumer: Some(CONSUMER.to_owned()),
             wanted: topology::receiver(spec.lease),
             title: format!("consumer of the {title}"),
+            strict: &[],
         };
-        [Resource { wanted: self.common.queue(&self.names, queue), stream, consumer: None, title }, consumer]
+        // The order of groups is looked up by direct reads.
+        let strict: &[_] = if spec.ordered { &["allow_direct"] } else { &[] };
+        [Resource { wanted: self.common.queue(&self.names, queue), stream, consumer: None, title, strict }, consumer]
     }
 
     /// Returns the stream of an exchange.
     pub(crate) fn exchange(&self, exchange: &str) -> Resource {
         let stream = self.names.exchange(exchange);
         let title = format!("exchange {}", stream.strip_suffix("~exchange").unwrap_or(&stream));
-        Resource { wanted: self.common.exchange(&self.names, exchange), stream, consumer: None, title }
+        Resource { wanted: self.common.exchange(&self.names, exchange), stream, consumer: None, title, strict: &[] }
     }
 
     fn notes(&self) -> Resource {
         let stream = self.names.notes();
         let title = format!("stream {stream}");
-        Resource { wanted: self.common.notes(&self.names), stream, consumer: None, title }
+        Resource { wanted: self.common.notes(&self.names), stream, consumer: None, title, strict: &[] }
     }
 
     /// Returns the configuration as the server tells it. `None`: there is none.
@@ -124,20 +145,23 @@ impl Declarer {
     ///
     /// # Errors
     /// Something cannot be created, or differs so that hostler cannot work with it.
-    pub(crate) async fn establish(&self, spec: &ChannelSpec) -> Result<Vec<(Resource, Drift)>, QueueError> {
+    pub(crate) async fn establish(
+        &self,
+        spec: &ChannelSpec,
+        timers: Timers,
+    ) -> Result<Vec<(Resource, Drift)>, QueueError> {
         let mut left = Vec::new();
-        for resource in self.resources(spec) {
+        for mut resource in self.resources(spec) {
             let drift = match self.found(&resource).await? {
                 None => self.create(&resource).await?,
-                Some(found) => match topology::drift(&resource.wanted, &found) {
-                    drift if drift.is_empty() => drift,
-                    _ => self.update(&resource, found).await?,
-                },
+                Some(found) => {
+                    if timers == Timers::Raise {
+                        topology::keep_longer_timer(&mut resource.wanted, &found);
+                    }
+                    if resource.drift(&found).is_empty() { Vec::new() } else { self.update(&resource, found).await? }
+                }
             };
-            if let Some(drift) = drift.iter().find(|drift| drift.fatal) {
-                let findings = topology::findings(&resource.title, std::slice::from_ref(drift));
-                return Err(QueueError::Refused(findings.first().map_or_else(String::new, ToString::to_string)));
-            }
+            refuse_fatal(&resource, &drift)?;
             left.extend(drift.into_iter().map(|drift| (resource.clone(), drift)));
         }
         Ok(left)
@@ -147,16 +171,15 @@ impl Declarer {
     pub(crate) async fn create_missing(&self, resources: impl IntoIterator<Item = Resource>) -> Result<(), QueueError> {
         for resource in resources {
             if self.found(&resource).await?.is_none() {
-                self.create(&resource).await?;
+                refuse_fatal(&resource, &self.create(&resource).await?)?;
             }
         }
         Ok(())
     }
 
     /// Creates a queue for messages that come before their consumer does.
-    pub(crate) async fn create_queue(&self, channel: &Channel) -> Result<(), QueueError> {
-        let spec = ChannelSpec::new(channel.clone());
-        self.create_missing([self.notes()].into_iter().chain(self.queue(channel.queue(), &spec))).await
+    pub(crate) async fn create_queue(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
+        self.create_missing([self.notes()].into_iter().chain(self.queue(spec.channel.queue(), spec))).await
     }
 
     /// Creates a stream or consumer. Returns what the server did not take over.
@@ -175,7 +198,7 @@ impl Declarer {
         if resource.consumer.is_none() {
             self.known().insert(resource.stream.clone());
         }
-        Ok(topology::drift(&resource.wanted, &made["config"]))
+        Ok(resource.drift(&made["config"]))
     }
 
     /// Changes a stream or consumer. Keeps the settings of which hostler has no opinion. Returns what still differs.
@@ -187,10 +210,10 @@ impl Declarer {
             Some(consumer) => self.put_consumer(resource, consumer, &config).await,
         };
         match made {
-            Ok(made) => Ok(topology::drift(&resource.wanted, &made["config"])),
+            Ok(made) => Ok(resource.drift(&made["config"])),
             Err(ApiError::Other(QueueError::Refused(error))) => {
                 tracing::debug!(error, resource.title, "the server does not let the difference be changed");
-                Ok(topology::drift(&resource.wanted, &found))
+                Ok(resource.drift(&found))
             }
             Err(error) => Err(error.or(|| gone(resource))),
         }
@@ -222,6 +245,13 @@ fn merge(config: &mut Value, wanted: &Value) {
     if let (Some(config), true) = (config.as_object_mut(), wanted.get("filter_subjects").is_some()) {
         config.remove("filter_subject");
     }
+}
+
+/// # Errors
+/// A difference with which hostler cannot work.
+fn refuse_fatal(resource: &Resource, drift: &[Drift]) -> Result<(), QueueError> {
+    let fatal = topology::findings(&resource.title, drift).into_iter().find(|finding| finding.fatal);
+    fatal.map_or(Ok(()), |finding| Err(QueueError::Refused(finding.to_string())))
 }
 
 fn gone(resource: &Resource) -> QueueError {

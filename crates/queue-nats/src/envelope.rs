@@ -20,6 +20,12 @@ pub const OWN_HEADERS: usize = 4096;
 /// Longest routing key in bytes.
 pub(crate) const MAX_KEY: usize = 255;
 
+/// Bytes that a message takes in memory beside its body and its attributes, roughly.
+const MESSAGE: usize = 1024;
+
+/// Bytes that an attribute takes in memory beside its name and its value, roughly.
+const ATTRIBUTE: usize = 64;
+
 /// Time that the clocks of a sender and a receiver may differ by.
 const SKEW: Duration = Duration::from_secs(3600);
 
@@ -71,6 +77,8 @@ pub(crate) struct Mail {
     pub(crate) subject: Subject,
     /// Time before which the message is not handed out.
     pub(crate) not_before: Option<SystemTime>,
+    /// Set if the message came with an id.
+    pub(crate) has_id: bool,
 }
 
 impl Mail {
@@ -92,7 +100,10 @@ impl Mail {
         let attributes = headers::attributes(&headers);
         let id = word(ID).or_else(|| word(NATS_ID)).map(str::to_owned);
         let own_key = || exchange.and_then(|exchange| names.key_of(exchange, &subject));
-        let group = word(GROUP).map(decoded_key).or(ordered.then(|| DEFAULT_GROUP.to_owned()));
+        // Another client may only have chosen the subject.
+        let own_group = || exchange.is_none().then(|| names.group_of(&subject)).flatten();
+        let group = word(GROUP).map(decoded_key).or_else(own_group).or(ordered.then(|| DEFAULT_GROUP.to_owned()));
+        let has_id = id.is_some();
         let due = number(NOT_BEFORE).map(|millis| UNIX_EPOCH + Duration::from_millis(millis));
         Self {
             not_before: due.filter(|at| *at <= now + MAX_DELAY + SKEW),
@@ -108,21 +119,29 @@ impl Mail {
             }),
             stamp,
             subject,
+            has_id,
         }
     }
 
-    /// Returns the copy for a queue that an exchange feeds.
-    pub(crate) fn forwarded(&self, names: &Names, exchange: &str, queue: &str) -> Parcel {
+    /// Returns the number of bytes that the message takes in memory, roughly.
+    pub(crate) fn size(&self) -> usize {
+        let attributes: usize =
+            self.message.attributes.iter().map(|(name, value)| name.len() + value.len() + ATTRIBUTE).sum();
+        self.message.body.len() + attributes + MESSAGE
+    }
+
+    /// Returns the copy for a queue that an exchange feeds. A copy of more than `most` bytes has fewer headers.
+    pub(crate) fn forwarded(&self, names: &Names, exchange: &str, queue: &str, most: usize) -> Parcel {
         let mut copy = self.copy(names, queue, &self.message.attributes);
         if let Some(at) = self.not_before {
             copy.headers.insert(NOT_BEFORE, millis(at).as_str());
         }
         self.once(&mut copy, &names.exchange(exchange), queue, names);
-        copy
+        if copy.size() <= most { copy } else { self.bare(names, queue) }
     }
 
     /// Returns the copy for the dead-letter queue. `stream`: the stream that the message is from. A copy of more than `most` bytes
-    /// has a shorter reason, or no story.
+    /// has a shorter reason, or no story, or fewer headers.
     pub(crate) fn dead_letter(
         &self,
         names: &Names,
@@ -155,7 +174,18 @@ impl Mail {
         }
         let mut copy = self.copy(names, queue, &untold);
         self.once(&mut copy, stream, queue, names);
-        copy
+        if copy.size() <= most { copy } else { self.bare(names, queue) }
+    }
+
+    /// Returns the copy of a message for which the headers of copies are too much: it has only those that the original had, so it
+    /// has no more bytes. The server does not know a second copy of it, its time is that of the copy, and its key is lost.
+    fn bare(&self, names: &Names, queue: &str) -> Parcel {
+        let message = &self.message;
+        let mut headers = headers::of(&message.attributes);
+        if self.has_id {
+            headers.insert(ID, one_line(&message.id).as_str());
+        }
+        Parcel { subject: names.subject(queue, message.group.as_deref()), headers, body: message.body.clone() }
     }
 
     /// Returns a copy for a queue, with the id and the time of the original.
@@ -300,7 +330,7 @@ mod tests {
         let names = Names::new("");
         let delayed = Outgoing { delay: Duration::from_secs(5), ..full() };
         let mail = delivered(&sent(Place::Exchange("shop"), &delayed), Some("shop"), false);
-        let copy = mail.forwarded(&names, "shop", "jobs");
+        let copy = mail.forwarded(&names, "shop", "jobs", 1 << 20);
         assert_eq!(copy.subject, "jobs~group.tenant=2F1=2Ex");
         let again = delivered(&copy, None, false);
         assert_eq!((&again.message, again.not_before), (&mail.message, mail.not_before));
@@ -320,6 +350,36 @@ mod tests {
         let (whole, cut) = (letter(1 << 20).size(), letter(2000));
         assert!(whole > 9000 && cut.size() <= 2000 && cut.size() > 1900, "{whole} {}", cut.size());
         assert!(letter(100).headers.get(REASON_ATTRIBUTE).is_none());
+    }
+
+    /// A message of another client may be as large as the server lets it be.
+    #[test]
+    fn a_copy_is_never_larger_than_its_original_must_be() {
+        let names = Names::new("");
+        let mut headers = HeaderMap::new();
+        headers.insert("tenant", "7");
+        let parcel = Parcel { subject: "shop.EU".to_owned(), headers, body: vec![0; 10_000].into() };
+        let mail = delivered(&parcel, Some("shop"), false);
+        let copies = [
+            mail.forwarded(&names, "shop", "jobs", parcel.size()),
+            mail.dead_letter(&names, ("jobs", "jobs-dlq"), ("why", "jobs", 3), parcel.size()),
+        ];
+        for copy in copies {
+            assert!(copy.size() <= parcel.size(), "{copy:?}");
+            assert_eq!(delivered(&copy, None, false).message.attributes, mail.message.attributes);
+        }
+        let mut named = parcel.clone();
+        named.headers.insert(NATS_ID, "order-1");
+        let copy = delivered(&named, Some("shop"), false).forwarded(&names, "shop", "jobs", named.size());
+        assert_eq!(delivered(&copy, None, false).message.id, "order-1");
+    }
+
+    #[test]
+    fn a_group_that_another_client_names_in_the_subject_is_kept() {
+        let names = Names::new("");
+        let subject = names.subject("jobs", Some("tenant/1"));
+        let parcel = Parcel { subject, headers: HeaderMap::new(), body: "x".into() };
+        assert_eq!(delivered(&parcel, None, true).message.group.as_deref(), Some("tenant/1"));
     }
 
     #[test]

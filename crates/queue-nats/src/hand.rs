@@ -8,15 +8,26 @@ use std::time::Duration;
 
 use async_nats::Subject;
 use hostler_queue::{LeaseError, LeaseHandle, Receipt};
+use hostler_types::Backoff;
 use tokio::time::Instant;
 
 use super::envelope::Mail;
 
-/// Time before another look whether a message is the first of its group, while an earlier one is elsewhere.
-pub(crate) const AGAIN: Duration = Duration::from_millis(500);
+/// Delays before another look whether a message is the first of its group, while an earlier one is elsewhere. A follower that has
+/// not yet heard of the earlier one's removal hears of it soon.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
+
+/// Delay before the attempts of a message are looked up again.
+const RECOUNT: Duration = Duration::from_millis(500);
 
 /// Time before the end of the server's timer at which a lease ends at the latest.
 const MARGIN: Duration = Duration::from_millis(500);
+
+/// Time before the end of the server's timer from which on nothing is sent that would be the next holder's loss.
+const CERTAIN: Duration = Duration::from_secs(1);
+
+/// Time for which a request to let the server's timer begin anew is not repeated.
+const TOUCHING: Duration = Duration::from_secs(1);
 
 /// Time for which a returned message counts as visible in this process. Another process may have it since.
 const RETURNED: Duration = Duration::from_secs(30);
@@ -44,8 +55,8 @@ impl Key {
 enum Stage {
     /// It has come, and nothing is decided.
     New,
-    /// It waits for an earlier message of its group, and is looked at again at this time.
-    Held(Instant),
+    /// It waits for an earlier message of its group, has been looked at so often, and is looked at again at this time.
+    Held(u32, Instant),
     /// It can be handed out.
     Ready,
     /// It is handed out, with a lease until this time.
@@ -61,9 +72,13 @@ struct Entry {
     reply: Subject,
     /// Number of deliveries that are no attempts. `None`: not known yet.
     uncounted: Option<u32>,
+    /// Time at which that number is looked up again.
+    recount_at: Instant,
     stage: Stage,
     /// Time at which the server's timer began, at the latest.
     touched: Instant,
+    /// Time of the last request to let it begin anew.
+    touching: Option<Instant>,
 }
 
 impl Entry {
@@ -72,17 +87,52 @@ impl Entry {
     }
 
     fn is_waiting(&self) -> bool {
-        matches!(self.stage, Stage::New | Stage::Held(_) | Stage::Ready)
+        matches!(self.stage, Stage::New | Stage::Held(..) | Stage::Ready)
     }
 
     fn attempt(&self) -> u32 {
         self.mail.stamp.deliveries.saturating_sub(self.uncounted.unwrap_or_default()).max(1)
     }
 
-    /// Returns the end of the lease. The server's timer ends it too.
-    fn lease_end(&self, server: Duration) -> Option<Instant> {
+    /// Returns the time from which on the server may deliver the message again.
+    fn timer_end(&self, server: Duration) -> Instant {
+        self.touched + server.saturating_sub(MARGIN)
+    }
+
+    /// Returns the end of the right to the message, by its lease and by the server's timer. `None`: it is being settled.
+    fn end(&self, server: Duration) -> Option<Instant> {
         match self.stage {
-            Stage::Leased(until) => Some(until.min(self.touched + server.saturating_sub(MARGIN))),
+            Stage::Leased(until) => Some(until.min(self.timer_end(server))),
+            Stage::New | Stage::Held(..) | Stage::Ready => Some(self.timer_end(server)),
+            Stage::Leaving => None,
+        }
+    }
+
+    fn lease_end(&self, server: Duration) -> Option<Instant> {
+        self.end(server).filter(|_| matches!(self.stage, Stage::Leased(_)))
+    }
+
+    /// Returns the next time at which something is due for this message.
+    fn due(&self, server: Duration) -> Option<Instant> {
+        [self.end(server), self.touch_at(server)].into_iter().flatten().min()
+    }
+
+    /// Returns the time at which the server's timer must begin anew. `None`: the lease ends before.
+    fn touch_at(&self, server: Duration) -> Option<Instant> {
+        let needs_more = match self.stage {
+            Stage::Leased(until) => until > self.timer_end(server),
+            Stage::New | Stage::Held(..) | Stage::Ready => true,
+            Stage::Leaving => false,
+        };
+        let half = self.touched + server / 2;
+        needs_more.then(|| self.touching.map_or(half, |last| half.max(last + TOUCHING)))
+    }
+
+    /// Returns the time at which this is looked at again. `None`: no time is set.
+    fn next_look(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::New if self.uncounted.is_none() => Some(self.recount_at),
+            Stage::Held(_, again) => Some(again),
             _ => None,
         }
     }
@@ -100,6 +150,19 @@ pub(crate) struct Handed {
     pub(crate) touched: Instant,
 }
 
+impl Handed {
+    /// Returns the time until which an acknowledgement certainly comes before the server delivers the message again. `server`: time
+    /// after which it does.
+    pub(crate) fn certain_until(&self, server: Duration) -> Instant {
+        certain(self.touched, server)
+    }
+}
+
+/// Returns the time until which an acknowledgement takes effect on this delivery, whose timer on the server began at `touched`.
+pub(crate) fn certain(touched: Instant, server: Duration) -> Instant {
+    touched + server.saturating_sub(CERTAIN)
+}
+
 /// The messages in hand.
 #[derive(Debug)]
 pub(crate) struct Hand {
@@ -112,15 +175,20 @@ pub(crate) struct Hand {
     returned: HashMap<u64, Instant>,
     /// Number of changes after which more may be there to hand out.
     changes: u64,
+    /// Next time at which something is due, or an earlier time.
+    planned: Option<Instant>,
+    /// Set if something is due earlier than [`Self::next_due`] last returned.
+    is_sooner: bool,
 }
 
 impl Hand {
     pub(crate) fn new(ordered: bool, server: Duration) -> Self {
-        Self { ordered, server, entries: BTreeMap::new(), returned: HashMap::new(), changes: 0 }
+        let (entries, returned) = (BTreeMap::new(), HashMap::new());
+        Self { ordered, server, entries, returned, changes: 0, planned: None, is_sooner: false }
     }
 
-    /// Takes a delivery that came now. Returns the lease of an earlier delivery that the server has ended.
-    pub(crate) fn arrived(&mut self, mail: Mail, reply: Subject, now: Instant) -> Option<LeaseHandle> {
+    /// Takes a delivery that the server made at `at`, or later. Returns the lease of an earlier delivery that the server has ended.
+    pub(crate) fn arrived(&mut self, mail: Mail, reply: Subject, at: Instant) -> Option<LeaseHandle> {
         let (sequence, deliveries) = (mail.stamp.sequence, mail.stamp.deliveries);
         self.returned.remove(&sequence);
         let old = self.entries.get(&sequence);
@@ -130,7 +198,10 @@ impl Hand {
         let lost = old.filter(|old| matches!(old.stage, Stage::Leased(_))).map(|old| old.key().receipt().lease());
         let uncounted = (deliveries <= 1).then_some(0);
         self.changes += 1;
-        self.entries.insert(sequence, Entry { mail, reply, uncounted, stage: Stage::New, touched: now });
+        let (stage, touched, recount_at) = (Stage::New, at, at);
+        let entry = Entry { mail, reply, uncounted, recount_at, stage, touched, touching: None };
+        self.entries.insert(sequence, entry);
+        self.plan(sequence);
         lost
     }
 
@@ -139,17 +210,41 @@ impl Hand {
         self.changes
     }
 
-    /// Returns the messages whose attempts are not known, each with the time at which the server stored it.
-    pub(crate) fn uncounted(&self) -> Vec<(Key, u64)> {
-        let unknown = self.entries.values().filter(|entry| entry.uncounted.is_none() && entry.is_waiting());
-        unknown.map(|entry| (entry.key(), entry.mail.stamp.stored_at)).collect()
+    /// Returns the time after which the server delivers a message again.
+    pub(crate) fn server(&self) -> Duration {
+        self.server
     }
 
-    /// Notes how many deliveries of a message are no attempts.
-    pub(crate) fn count(&mut self, key: Key, uncounted: u32) {
+    /// Takes over the time after which the server delivers a message again. Another host may have changed it.
+    pub(crate) fn set_server(&mut self, server: Duration) {
+        self.server = server;
+        self.is_sooner = true;
+    }
+
+    /// Returns `true` if there are no messages in hand.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Returns the messages whose attempts are to be looked up now, each with the time at which the server stored it.
+    pub(crate) fn uncounted(&self, now: Instant) -> Vec<(Key, u64)> {
+        let unknown = self.entries.values().filter(|entry| entry.stage == Stage::New && entry.uncounted.is_none());
+        let due = unknown.filter(|entry| entry.recount_at <= now);
+        due.map(|entry| (entry.key(), entry.mail.stamp.stored_at)).collect()
+    }
+
+    /// Notes how many deliveries of a message are no attempts. `None`: that cannot be told now. The message waits until it can,
+    /// because it may have no attempt left by a wrong number.
+    pub(crate) fn count(&mut self, key: Key, uncounted: Option<u32>, now: Instant) {
         if let Some(entry) = self.get_mut(key) {
-            entry.uncounted = Some(uncounted.min(key.deliveries.saturating_sub(1)));
+            entry.uncounted = uncounted.map(|uncounted| uncounted.min(key.deliveries.saturating_sub(1)));
+            entry.recount_at = now + RECOUNT;
         }
+    }
+
+    /// Returns `true` if there are messages whose attempts cannot be told.
+    pub(crate) fn has_uncounted(&self) -> bool {
+        self.entries.values().any(|entry| entry.stage == Stage::New && entry.uncounted.is_none())
     }
 
     /// Takes the new messages for which `is_early` is true out of what can be handed out, because they are about to go back.
@@ -176,7 +271,7 @@ impl Hand {
             if groups.insert(entry.mail.subject.as_str()) {
                 let is_due = match entry.stage {
                     Stage::New => entry.uncounted.is_some(),
-                    Stage::Held(again) => again <= now,
+                    Stage::Held(_, again) => again <= now,
                     Stage::Ready | Stage::Leased(_) | Stage::Leaving => false,
                 };
                 if is_due {
@@ -194,22 +289,22 @@ impl Hand {
             Some(first) if first == key.sequence => entry.stage = Stage::Ready,
             // It was acked elsewhere.
             Some(first) if first > key.sequence => drop(self.entries.remove(&key.sequence)),
-            _ => entry.stage = Stage::Held(now + AGAIN),
+            _ => {
+                let looks = if let Stage::Held(looks, _) = entry.stage { looks + 1 } else { 0 };
+                entry.stage = Stage::Held(looks, now + AGAIN.ceiling(looks));
+            }
         }
     }
 
-    /// Returns the time at which a message of an ordered queue is looked at again. `None`: no time is set.
+    /// Returns the time at which messages are looked at again: those that wait for their groups, and those whose attempts are not
+    /// known. `None`: no time is set.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         if !self.ordered {
-            return None;
+            return self.entries.values().filter_map(Entry::next_look).min();
         }
         let mut groups = HashSet::new();
         let first_ones = self.entries.values().filter(|entry| groups.insert(entry.mail.subject.as_str()));
-        let held = first_ones.filter_map(|entry| match entry.stage {
-            Stage::Held(again) => Some(again),
-            _ => None,
-        });
-        held.min()
+        first_ones.filter_map(Entry::next_look).min()
     }
 
     /// Returns the messages that can be handed out, without handing them out.
@@ -218,10 +313,19 @@ impl Hand {
     }
 
     /// Hands a message out. Returns the receipt, and the time at which the lease began. `None`: the message is no longer here.
-    pub(crate) fn lease(&mut self, key: Key, lease: Duration) -> Option<(Receipt, Instant)> {
+    /// One whose timer has run for long is dropped, because the server did not let it begin anew: it delivers the message again
+    /// soon.
+    pub(crate) fn lease(&mut self, key: Key, lease: Duration, now: Instant) -> Option<(Receipt, Instant)> {
+        let half = self.server / 2;
         let entry = self.get_mut(key).filter(|entry| entry.stage == Stage::Ready)?;
-        entry.stage = Stage::Leased(entry.touched + lease);
-        Some((key.receipt(), entry.touched))
+        if now >= entry.touched + half {
+            self.entries.remove(&key.sequence);
+            return None;
+        }
+        let touched = entry.touched;
+        entry.stage = Stage::Leased(touched + lease);
+        self.plan(key.sequence);
+        Some((key.receipt(), touched))
     }
 
     /// Extends a lease until `until`, because the server's timer began anew at `now`, or later.
@@ -232,6 +336,7 @@ impl Hand {
         let key = self.leased(lease, now)?;
         if let Some(entry) = self.get_mut(key) {
             (entry.stage, entry.touched) = (Stage::Leased(until), now);
+            self.plan(key.sequence);
         }
         Ok(())
     }
@@ -245,7 +350,7 @@ impl Hand {
         self.entries.get(&key.sequence).map(|entry| entry.reply.clone()).ok_or_else(lost)
     }
 
-    /// Begins to settle a leased message.
+    /// Begins to settle a leased message. Returns the end of its lease too.
     ///
     /// # Errors
     /// [`LeaseError::Lost`]: the lease has ended.
@@ -268,6 +373,7 @@ impl Hand {
     pub(crate) fn failed(&mut self, key: Key, until: Instant) {
         if let Some(entry) = self.get_mut(key) {
             entry.stage = Stage::Leased(until);
+            self.plan(key.sequence);
         }
     }
 
@@ -290,10 +396,12 @@ impl Hand {
         }
     }
 
-    /// Takes out the messages whose leases have ended, because they are about to go back.
+    /// Takes out the messages whose leases have ended, because they are about to go back. Forgets those that wait here and whose
+    /// timers have ended, because the server delivers them again.
     pub(crate) fn expired(&mut self, now: Instant) -> Vec<Handed> {
         let server = self.server;
         self.returned.retain(|_, due| *due + RETURNED > now);
+        self.entries.retain(|_, entry| !entry.is_waiting() || entry.timer_end(server) > now);
         let ended = self.entries.values_mut().filter(|entry| entry.lease_end(server).is_some_and(|end| end <= now));
         let ended = ended.map(|entry| {
             entry.stage = Stage::Leaving;
@@ -312,10 +420,15 @@ impl Hand {
         waiting.collect()
     }
 
-    /// Returns the messages whose timers on the server must begin anew.
-    pub(crate) fn to_touch(&self, now: Instant) -> Vec<(Key, Subject)> {
-        let due = self.entries.values().filter(|entry| self.touch_at(entry).is_some_and(|at| at <= now));
-        due.map(|entry| (entry.key(), entry.reply.clone())).collect()
+    /// Returns the messages whose timers on the server must begin anew. The caller asks the server for that.
+    pub(crate) fn begin_touching(&mut self, now: Instant) -> Vec<(Key, Subject)> {
+        let server = self.server;
+        let due = self.entries.values_mut().filter(|entry| entry.touch_at(server).is_some_and(|at| at <= now));
+        let due = due.map(|entry| {
+            entry.touching = Some(now);
+            (entry.key(), entry.reply.clone())
+        });
+        due.collect()
     }
 
     /// Notes that the timer of a message began anew at `at`, or later.
@@ -325,26 +438,29 @@ impl Hand {
         }
     }
 
-    /// Returns the time at which the server's timer of a message must begin anew. `None`: its lease ends before.
-    fn touch_at(&self, entry: &Entry) -> Option<Instant> {
-        let needs_more = match entry.stage {
-            Stage::Leased(until) => until > entry.touched + self.server.saturating_sub(MARGIN),
-            Stage::New | Stage::Held(_) | Stage::Ready => true,
-            Stage::Leaving => false,
-        };
-        needs_more.then(|| entry.touched + self.server / 2)
+    /// Returns the next time at which a lease ends, or a timer must begin anew.
+    pub(crate) fn next_due(&mut self) -> Option<Instant> {
+        self.planned = self.entries.values().filter_map(|entry| entry.due(self.server)).min();
+        self.is_sooner = false;
+        self.planned
     }
 
-    /// Returns the next time at which a lease ends, or a timer must begin anew.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        let dues = |entry: &Entry| [entry.lease_end(self.server), self.touch_at(entry)].into_iter().flatten().min();
-        self.entries.values().filter_map(dues).min()
+    /// Returns `true` once if something is due earlier than [`Self::next_due`] last returned.
+    pub(crate) fn is_sooner(&mut self) -> bool {
+        std::mem::take(&mut self.is_sooner)
+    }
+
+    fn plan(&mut self, sequence: u64) {
+        let due = self.entries.get(&sequence).and_then(|entry| entry.due(self.server));
+        if let Some(due) = due.filter(|due| self.planned.is_none_or(|planned| *due < planned)) {
+            (self.planned, self.is_sooner) = (Some(due), true);
+        }
     }
 
     /// Returns the number of messages in hand that are not handed out, and of all bytes in hand.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         let waiting = self.entries.values().filter(|entry| entry.is_waiting());
-        waiting.fold((0, 0), |(count, bytes), entry| (count + 1, bytes + entry.mail.message.body.len()))
+        waiting.fold((0, 0), |(count, bytes), entry| (count + 1, bytes + entry.mail.size()))
     }
 
     /// Returns the number of messages that this process knows to be visible, though the server counts them as delivered.

@@ -52,9 +52,10 @@ use hostler_queue::{
 };
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::{Message, Outgoing};
+use serde_json::Value;
 use tokio::sync::watch;
 
-use declare::{Declarer, Resource, missing};
+use declare::{Declarer, Timers, missing};
 use line::Line;
 use names::{CONSUMER, Names};
 use notes::Notes;
@@ -105,6 +106,29 @@ pub struct Known {
     pub ordered: bool,
     /// Filter for messages of the exchange.
     pub filter: Filter,
+    /// Set if it has a dead-letter queue.
+    pub dead_letters: bool,
+    /// Duration of its leases.
+    pub lease: Duration,
+}
+
+impl Known {
+    /// Describes a consumer whose order, filter and lease are the defaults, and which has a dead-letter queue.
+    pub fn new(channel: Channel) -> Self {
+        let ChannelSpec { channel, ordered, filter, lease, .. } = ChannelSpec::new(channel);
+        Self { channel, ordered, filter, dead_letters: true, lease }
+    }
+
+    fn spec(&self) -> ChannelSpec {
+        ChannelSpec {
+            ordered: self.ordered,
+            filter: self.filter.clone(),
+            lease: self.lease,
+            // The number makes no difference to what is created.
+            max_receives: self.dead_letters.then_some(u32::MAX),
+            ..ChannelSpec::new(self.channel.clone())
+        }
+    }
 }
 
 impl Default for Options {
@@ -149,6 +173,13 @@ impl Service {
         })
     }
 
+    /// Describes a queue that is created before its consumer is opened.
+    fn spec_of(&self, channel: &Channel) -> ChannelSpec {
+        let lease = self.known(channel).map(|known| known.lease);
+        let spec = ChannelSpec::new(channel.clone());
+        ChannelSpec { lease: lease.unwrap_or(spec.lease), ..spec }
+    }
+
     /// Returns the number of messages of a stream that this process knows to be visible, though the server counts them as
     /// delivered.
     fn visible(&self, stream: &str) -> u64 {
@@ -170,9 +201,8 @@ impl Service {
                 }
                 return Err(missing(&resource.title));
             };
-            let drift = topology::drift(&resource.wanted, &found);
-            let findings = topology::findings(&resource.title, &drift);
-            if let Some(fatal) = findings.iter().find(|finding| finding.fatal && !is_filter(&resource)) {
+            let findings = topology::findings(&resource.title, &resource.drift(&found));
+            if let Some(fatal) = findings.iter().find(|finding| finding.fatal) {
                 return Err(QueueError::Refused(fatal.to_string()));
             }
             findings.iter().for_each(|finding| tracing::debug!("{finding}"));
@@ -183,14 +213,13 @@ impl Service {
     /// Returns the time after which the server delivers a message of a queue again.
     async fn server_wait(&self, stream: &str) -> Result<Duration, QueueError> {
         let info = api::consumer(&self.line, stream, CONSUMER).await?;
-        let nanos = info.and_then(|info| info["config"]["ack_wait"].as_u64());
-        Ok(nanos.map_or(DEFAULT_WAIT, Duration::from_nanos))
+        Ok(info.as_ref().map_or(DEFAULT_WAIT, server_wait))
     }
 }
 
-/// Returns `true` for a subscription: the driver applies the filter that its consumer lacks.
-fn is_filter(resource: &Resource) -> bool {
-    resource.wanted.get("filter_subjects").is_some()
+/// Returns the time after which the server delivers a message again, from what it tells of a consumer.
+fn server_wait(consumer: &Value) -> Duration {
+    consumer["config"]["ack_wait"].as_u64().map_or(DEFAULT_WAIT, Duration::from_nanos)
 }
 
 /// A NATS server or cluster with JetStream.
@@ -234,7 +263,7 @@ impl Broker for NatsBroker {
             return Ok(Arc::new(SubjectQueue::new(Arc::clone(service), subject.clone(), spec.window)));
         }
         if service.options.create_missing {
-            for (resource, drift) in service.declarer.establish(spec).await? {
+            for (resource, drift) in service.declarer.establish(spec, Timers::Raise).await? {
                 tracing::warn!("the {} is not as hostler configures it: {}", resource.title, drift.text);
             }
         } else {
@@ -296,8 +325,12 @@ impl Admin for NatsBroker {
         if found["config"]["retention"] != "workqueue" {
             return Err(QueueError::Refused(format!("the stream `{stream}` is not a queue of hostler")));
         }
-        let spec = ChannelSpec::new(channel.clone());
-        service.declarer.create_missing(service.declarer.queue(channel.queue(), &spec)).await?;
+        if service.options.create_missing {
+            let spec = service.spec_of(channel);
+            service.declarer.create_missing(service.declarer.queue(channel.queue(), &spec)).await?;
+        } else if api::consumer(&service.line, &stream, CONSUMER).await?.is_none() {
+            return Err(missing(&format!("consumer of the queue {stream}")));
+        }
         let known = service.known(channel);
         let server = service.server_wait(&stream).await?;
         let fed = known.filter(|known| known.channel.queue() == channel.queue());

@@ -2,8 +2,8 @@
 //!
 //! The client library connects again after a loss. Leases live on the server, so they survive that.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,8 +33,11 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Maximum time to wait for an answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Time for which a refusal explains that an answer is missing.
-const RECENT: Duration = Duration::from_secs(15);
+/// Refusals that are remembered.
+const MOST_REFUSALS: usize = 64;
+
+/// Time after which a refusal is logged again.
+const REMINDER: Duration = Duration::from_secs(60);
 
 /// Reason why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,49 +73,63 @@ pub(crate) struct Line {
     pub(crate) client: Client,
     /// Servers, for people.
     pub(crate) address: String,
-    notes: Arc<Notes>,
+    events: Arc<Events>,
 }
 
-/// Notes about the connection, which its events write.
-struct Notes {
+/// State that the client's events change.
+struct Events {
     address: String,
     link: watch::Sender<Link>,
-    /// Number of connections that were made.
-    connections: AtomicU64,
-    denied: Mutex<Option<(Instant, String)>>,
+    alerts: watch::Sender<Alerts>,
+    /// Last error of the server, which may be why the connection ends.
     why: Mutex<Option<String>>,
 }
 
-impl Notes {
+/// Losses of the connection, and refusals of subjects.
+#[derive(Debug, Default)]
+struct Alerts {
+    losses: u64,
+    /// The latest first.
+    refusals: VecDeque<(Instant, String)>,
+}
+
+impl Alerts {
+    /// Notes a refusal. Returns `false` if the same one came a short time ago.
+    fn refuse(&mut self, error: &str, now: Instant) -> bool {
+        let is_old = |(at, text): &(Instant, String)| now.saturating_duration_since(*at) >= REMINDER || text != error;
+        let is_new = self.refusals.iter().all(is_old);
+        self.refusals.truncate(MOST_REFUSALS - 1);
+        self.refusals.push_front((now, error.to_owned()));
+        is_new
+    }
+
+    /// Returns the refusal of a subject that came after `since`.
+    fn refusal(&self, subjects: &[&str], since: Instant) -> Option<String> {
+        let names = |text: &String| subjects.iter().any(|subject| text.contains(&format!("\"{subject}\"")));
+        self.refusals.iter().find(|(at, text)| *at >= since && names(text)).map(|(_, text)| text.clone())
+    }
+}
+
+impl Events {
+    fn new(address: String) -> Self {
+        let (link, alerts) = (watch::Sender::new(Link::Up), watch::Sender::new(Alerts::default()));
+        Self { address, link, alerts, why: Mutex::default() }
+    }
+
     fn take(&self, event: &Event) {
         match event {
-            Event::Connected => {
-                let was_down = matches!(self.link.send_replace(Link::Up), Link::Down { .. });
-                self.connections.fetch_add(1, Ordering::Relaxed);
-                if was_down {
-                    tracing::info!(server = self.address, "connected to NATS again");
+            Event::Connected => self.connected(),
+            Event::Disconnected | Event::Closed => self.disconnected(),
+            Event::ServerError(ServerError::Other(error)) if is_refusal(error) => {
+                let mut is_new = false;
+                self.alerts.send_modify(|alerts| is_new = alerts.refuse(error, Instant::now()));
+                if is_new {
+                    tracing::warn!(error, "NATS refuses a subject: check the permissions of the user");
                 }
-            }
-            Event::Disconnected | Event::Closed => {
-                let why = self.why.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let why = why.unwrap_or_else(|| "it was closed, or the server was silent".to_owned());
-                tracing::warn!(server = self.address, error = why, "lost the connection to NATS");
-                let why = format!("the connection to NATS at {} is lost: {why}", self.address);
-                self.link.send_if_modified(|link| {
-                    let is_new = !matches!(link, Link::Down { .. });
-                    if is_new {
-                        *link = Link::Down { since: Instant::now(), why };
-                    }
-                    is_new
-                });
-            }
-            Event::ServerError(ServerError::Other(error)) if is_denial(error) => {
-                tracing::warn!(error, "NATS refuses a subject");
-                *self.denied.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), error.clone()));
             }
             Event::ServerError(error) => {
                 tracing::debug!(%error, "NATS reports an error");
-                *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{error:?}"));
+                *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
             }
             Event::ClientError(error) => tracing::debug!(%error, "cannot connect to NATS again"),
             Event::LameDuckMode => tracing::info!(server = self.address, "NATS is about to shut down"),
@@ -120,10 +137,84 @@ impl Notes {
             Event::Draining => {}
         }
     }
+
+    fn connected(&self) {
+        let was_down = self.link.send_if_modified(|link| {
+            let was_down = matches!(link, Link::Down { .. });
+            *link = Link::Up;
+            was_down
+        });
+        if was_down {
+            tracing::info!(server = self.address, "connected to NATS again");
+        }
+    }
+
+    fn disconnected(&self) {
+        let error = self.why.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let error = error.unwrap_or_else(|| "it was closed, or the server was silent".to_owned());
+        let is_new = self.link.send_if_modified(|link| {
+            let is_new = !matches!(link, Link::Down { .. });
+            if is_new {
+                let why = format!("the connection to NATS at {} is lost: {error}", self.address);
+                *link = Link::Down { since: Instant::now(), why };
+            }
+            is_new
+        });
+        if is_new {
+            self.alerts.send_modify(|alerts| alerts.losses += 1);
+            tracing::warn!(server = self.address, error, "lost the connection to NATS");
+        }
+    }
+
+    /// Takes the state over that the client is in. An event may be late, or dropped among many others.
+    fn reconcile(&self, state: &State) {
+        let is_down = matches!(&*self.link.borrow(), Link::Down { .. });
+        match state {
+            State::Connected if is_down => self.connected(),
+            State::Disconnected if !is_down => self.disconnected(),
+            _ => {}
+        }
+    }
+
+    /// Returns the reason why the connection is lost, or was.
+    fn reason(&self) -> String {
+        match &*self.link.borrow() {
+            Link::Down { why, .. } => why.clone(),
+            Link::Up | Link::Blocked(_) => format!("the connection to NATS at {} was lost", self.address),
+        }
+    }
 }
 
-fn is_denial(error: &str) -> bool {
+fn is_refusal(error: &str) -> bool {
     error.to_ascii_lowercase().contains("permissions violation")
+}
+
+/// Waits for the loss of the present connection, and for refusals of subjects.
+pub(crate) struct Watch {
+    events: Arc<Events>,
+    alerts: watch::Receiver<Alerts>,
+    losses: u64,
+    since: Instant,
+}
+
+impl Watch {
+    /// Waits until the connection is lost, or the server refuses one of the subjects. A refusal since the watch began counts.
+    pub(crate) async fn fault(&mut self, subjects: &[&str]) -> Unanswered {
+        self.fault_since(self.since, subjects).await
+    }
+
+    /// Waits as [`Self::fault`] does. A refusal since `since` counts.
+    pub(crate) async fn fault_since(&mut self, since: Instant, subjects: &[&str]) -> Unanswered {
+        let losses = self.losses;
+        let fault = |alerts: &Alerts| alerts.losses != losses || alerts.refusal(subjects, since).is_some();
+        let found = self.alerts.wait_for(fault).await.ok().map(|alerts| alerts.refusal(subjects, since));
+        match found {
+            Some(Some(why)) => Unanswered::Denied(why),
+            Some(None) => Unanswered::Failed(self.events.reason()),
+            // The sender is part of this value, so it is never gone.
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Line {
@@ -135,15 +226,9 @@ impl Line {
     pub(crate) async fn connect(options: &Options) -> Result<Self, QueueError> {
         let address = Address::read(&options.url)?;
         let shown = address.shown();
-        let notes = Arc::new(Notes {
-            address: shown.clone(),
-            link: watch::Sender::new(Link::Up),
-            connections: AtomicU64::new(0),
-            denied: Mutex::default(),
-            why: Mutex::default(),
-        });
-        let told = Arc::clone(&notes);
-        let connecting = settings(options, &address.user)?
+        let events = Arc::new(Events::new(shown.clone()));
+        let told = Arc::clone(&events);
+        let connecting = settings(options, &address)?
             .event_callback(move |event| {
                 told.take(&event);
                 std::future::ready(())
@@ -159,28 +244,34 @@ impl Line {
                 _ => QueueError::Unavailable(text),
             }
         })?;
-        Ok(Self { client, address: shown, notes })
+        Ok(Self { client, address: shown, events })
     }
 
     /// Returns the state of the connection, and its changes.
     pub(crate) fn link(&self) -> watch::Receiver<Link> {
-        self.notes.link.subscribe()
+        self.events.link.subscribe()
     }
 
-    /// Returns the number of connections up to now. The server forgets what a lost connection asked for.
-    pub(crate) fn connections(&self) -> u64 {
-        self.notes.connections.load(Ordering::Relaxed)
+    /// Returns the number of connections that were lost up to now. The server forgets what a lost connection asked for.
+    pub(crate) fn losses(&self) -> u64 {
+        self.events.alerts.borrow().losses
+    }
+
+    /// Begins to watch for the loss of the present connection, and for refusals.
+    pub(crate) fn watch(&self) -> Watch {
+        let alerts = self.events.alerts.subscribe();
+        let losses = alerts.borrow().losses;
+        Watch { events: Arc::clone(&self.events), alerts, losses, since: Instant::now() }
     }
 
     /// Returns the reason why there is no connection. `None`: there is one, as far as is known.
     pub(crate) fn is_down(&self) -> Option<String> {
-        if self.client.connection_state() == State::Connected {
+        let state = self.client.connection_state();
+        self.events.reconcile(&state);
+        if state == State::Connected {
             return None;
         }
-        Some(match &*self.notes.link.borrow() {
-            Link::Down { why, .. } => why.clone(),
-            Link::Up | Link::Blocked(_) => format!("the connection to NATS at {} is lost", self.address),
-        })
+        Some(self.events.reason())
     }
 
     /// Waits for a connection until `deadline`.
@@ -214,51 +305,59 @@ impl Line {
         headers: Option<HeaderMap>,
         body: Bytes,
     ) -> Result<Message, Unanswered> {
+        self.request_within(PATIENCE, subject, headers, body).await
+    }
+
+    /// Sends a request, and waits for the answer for at most `patience`.
+    pub(crate) async fn request_within(
+        &self,
+        patience: Duration,
+        subject: &str,
+        headers: Option<HeaderMap>,
+        body: Bytes,
+    ) -> Result<Message, Unanswered> {
+        let mut watch = self.watch();
         if let Some(why) = self.is_down() {
             return Err(Unanswered::Failed(why));
         }
-        let request = Request::new().payload(body).timeout(Some(PATIENCE));
+        let request = Request::new().payload(body).timeout(Some(patience));
         let request = headers.into_iter().fold(request, Request::headers);
-        let mut link = self.link();
+        let needs = [subject];
         let answer = tokio::select! {
+            biased;
             answer = self.client.send_request(subject.to_owned(), request) => answer,
-            // The answer would go to the connection that is lost.
-            why = lost(&mut link) => return Err(Unanswered::Failed(why)),
+            // The answer would go to the connection that is lost, or never come.
+            fault = watch.fault(&needs) => return Err(fault),
         };
         answer.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => Unanswered::NoResponders,
             RequestErrorKind::MaxPayloadExceeded => Unanswered::TooLarge(error.to_string()),
-            RequestErrorKind::TimedOut => match self.denial(subject) {
-                Some(why) => Unanswered::Denied(why),
-                None => Unanswered::Failed(
-                    self.is_down().unwrap_or_else(|| format!("NATS gave no answer within {PATIENCE:?}")),
-                ),
-            },
+            RequestErrorKind::TimedOut => {
+                Unanswered::Failed(self.is_down().unwrap_or_else(|| format!("NATS gave no answer within {patience:?}")))
+            }
             _ => Unanswered::Failed(with_causes(&error)),
         })
     }
 
-    /// Returns the server's refusal of a subject, if it came lately.
-    fn denial(&self, subject: &str) -> Option<String> {
-        let denied = self.notes.denied.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, why) = denied.as_ref()?;
-        (at.elapsed() < RECENT && why.contains(subject)).then(|| why.clone())
+    /// Makes sure that the server answers: it says at once that nobody listens on a new subject, or refuses the subject. All that
+    /// it sent before has come when this returns.
+    pub(crate) async fn prove(&self, patience: Duration) -> Result<(), Unanswered> {
+        let subject = format!("{}.proof", self.client.new_inbox());
+        match self.request_within(patience, &subject, None, Bytes::new()).await {
+            Ok(_) | Err(Unanswered::NoResponders | Unanswered::Denied(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 
-/// Waits until the connection is lost, and returns the reason.
-pub(crate) async fn lost(link: &mut watch::Receiver<Link>) -> String {
-    let why = match link.wait_for(|link| matches!(link, Link::Down { .. })).await.as_deref() {
-        Ok(Link::Down { why, .. }) => Some(why.clone()),
-        _ => None,
-    };
-    match why {
-        Some(why) => why,
-        None => std::future::pending().await,
+fn settings(options: &Options, address: &Address) -> Result<ConnectOptions, QueueError> {
+    let user = &address.user;
+    if *user != User::Unnamed && (options.credentials.is_some() || options.nkey.is_some()) {
+        return Err(QueueError::Refused(
+            "queue.nats.url names a user, beside queue.nats.credentials or queue.nats.nkey: remove one of the two"
+                .to_owned(),
+        ));
     }
-}
-
-fn settings(options: &Options, user: &User) -> Result<ConnectOptions, QueueError> {
     let mut settings = ConnectOptions::new()
         .name("hostler")
         .ping_interval(PING)
@@ -280,7 +379,8 @@ fn settings(options: &Options, user: &User) -> Result<ConnectOptions, QueueError
     if let Some(seed) = &options.nkey {
         settings = settings.nkey(seed.clone());
     }
-    if options.ca.is_some() || options.client_cert.is_some() {
+    // Servers of a cluster that the client hears of have no scheme, so `tls://` alone would not hold for them.
+    if address.is_encrypted() || options.ca.is_some() || options.client_cert.is_some() {
         settings = settings.require_tls(true);
     }
     if let Some(file) = &options.ca {
@@ -291,4 +391,64 @@ fn settings(options: &Options, user: &User) -> Result<ConnectOptions, QueueError
         settings = settings.add_client_certificate(file.clone(), file);
     }
     Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events() -> Arc<Events> {
+        Arc::new(Events::new("a:4222".to_owned()))
+    }
+
+    fn watch(events: &Arc<Events>) -> Watch {
+        let alerts = events.alerts.subscribe();
+        let losses = alerts.borrow().losses;
+        Watch { events: Arc::clone(events), alerts, losses, since: Instant::now() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_is_noticed_though_the_next_connection_is_there_at_once() {
+        let events = events();
+        let mut before = watch(&events);
+        events.take(&Event::Disconnected);
+        events.take(&Event::Connected);
+        assert!(matches!(before.fault(&[]).await, Unanswered::Failed(why) if why.contains("was lost")));
+        let mut after = watch(&events);
+        assert!(timeout_at(Instant::now() + PING, after.fault(&[])).await.is_err(), "this connection is another one");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_subject_is_told_to_those_who_use_it() {
+        let events = events();
+        let (mut one, mut other) = (watch(&events), watch(&events));
+        let refused = ServerError::Other("Permissions Violation for Publish to \"a.b\"".to_owned());
+        events.take(&Event::ServerError(refused));
+        assert!(matches!(one.fault(&["x", "a.b"]).await, Unanswered::Denied(why) if why.contains("a.b")));
+        assert!(timeout_at(Instant::now() + PING, other.fault(&["a"])).await.is_err());
+        let mut late = watch(&events);
+        late.since += PING;
+        assert!(timeout_at(Instant::now() + PING, late.fault(&["a.b"])).await.is_err(), "it is an old one");
+    }
+
+    /// The client drops events when too many come at once.
+    #[test]
+    fn the_state_of_the_client_counts_when_an_event_is_missing() {
+        let events = events();
+        events.reconcile(&State::Disconnected);
+        assert!(matches!(&*events.link.borrow(), Link::Down { .. }));
+        events.take(&Event::Disconnected);
+        assert_eq!(events.alerts.borrow().losses, 1, "it is the same loss");
+        events.reconcile(&State::Connected);
+        assert_eq!(*events.link.borrow(), Link::Up);
+    }
+
+    #[test]
+    fn refusals_are_bounded_and_logged_once_a_minute() {
+        let (mut alerts, now) = (Alerts::default(), Instant::now());
+        assert!(alerts.refuse("a", now) && alerts.refuse("b", now) && !alerts.refuse("a", now));
+        assert!(alerts.refuse("a", now + REMINDER));
+        (0..1000).for_each(|_| _ = alerts.refuse("c", now));
+        assert_eq!(alerts.refusals.len(), MOST_REFUSALS);
+    }
 }

@@ -66,6 +66,13 @@ impl Names {
         }
     }
 
+    /// Returns the group in the subject of a message to a queue. `None`: the subject has none, or only its hash.
+    pub(crate) fn group_of(&self, subject: &str) -> Option<String> {
+        let (_, token) = subject.strip_prefix(&self.prefix)?.split_once(GROUP)?;
+        let token = token.strip_prefix('.')?;
+        if token == "=" { Some(String::new()) } else { decoded(token) }
+    }
+
     /// Returns the subject of all messages to an exchange.
     pub(crate) fn exchange_subjects(&self, exchange: &str) -> String {
         format!("{}{exchange}.>", self.prefix)
@@ -184,6 +191,10 @@ mod tests {
         assert_eq!(subject("tenant/1 *"), "jobs~group.tenant=2F1=20=2A");
         assert_eq!([subject(""), subject("é")], ["jobs~group.=", "jobs~group.=C3=A9"]);
         assert_eq!((subject(DEFAULT_GROUP), names.subject("jobs", None)), ("jobs".to_owned(), "jobs".to_owned()));
+        for group in ["tenant-1", "tenant/1 *", "", "é"] {
+            assert_eq!(names.group_of(&subject(group)).as_deref(), Some(group));
+        }
+        assert_eq!((names.group_of("jobs"), names.group_of(&subject(&"x".repeat(201)))), (None, None));
         let long = [subject(&"x".repeat(200)), subject(&"x".repeat(201))];
         assert!(long[0] != long[1] && long[0].len() < 200, "{long:?}");
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::NatsBroker;
 use super::api;
-use super::declare::Resource;
+use super::declare::{Resource, Timers};
 use super::topology::{self, Drift};
 
 /// Way out if something is missing.
@@ -24,7 +24,7 @@ impl NatsBroker {
             let fault = format!("there is no {} on NATS", resource.title);
             return Ok(vec![Finding { fault, cure: PROVISION.to_owned(), fatal: !service.options.create_missing }]);
         };
-        let mut findings = topology::findings(&resource.title, &topology::drift(&resource.wanted, &found));
+        let mut findings = topology::findings(&resource.title, &resource.drift(&found));
         if resource.consumer.is_none() && resource.stream != service.names.notes() {
             findings.extend(losses(&resource.title, &found));
         }
@@ -77,6 +77,20 @@ fn losses(title: &str, found: &Value) -> Vec<Finding> {
             warn(fault, "set its discard policy to `new`, so that NATS refuses further messages instead");
         }
     }
+    if found["no_ack"] == true {
+        warn(
+            format!("the {title} does not confirm messages (no_ack), so every send fails after a while"),
+            "set no_ack = false",
+        );
+    }
+    for (name, loss) in [
+        ("allow_rollup_hdrs", "a sender may replace all messages before its own"),
+        ("allow_msg_ttl", "a sender may set a time after which its message is dropped"),
+    ] {
+        if found[name] == true {
+            warn(format!("{loss} in the {title} ({name})"), "set it to false, unless the senders are to do so");
+        }
+    }
     if found["max_age"].as_i64().is_some_and(|age| age > 0) {
         warn(format!("the {title} drops messages by their age (max_age)"), "set max_age = 0");
     }
@@ -97,7 +111,8 @@ impl Provisioner for NatsBroker {
             for resource in declarer.resources(spec) {
                 let change = match declarer.found(&resource).await? {
                     None => vec![Change::create(resource.title.clone())],
-                    Some(found) => topology::drift(&resource.wanted, &found)
+                    Some(found) => resource
+                        .drift(&found)
                         .into_iter()
                         .map(|Drift { text, .. }| Change::update(resource.title.clone(), text))
                         .collect(),
@@ -122,7 +137,7 @@ impl Provisioner for NatsBroker {
         let changes = self.plan(wanted).await?;
         let mut left = Vec::new();
         for spec in wanted {
-            left.extend(self.0.declarer.establish(spec).await?);
+            left.extend(self.0.declarer.establish(spec, Timers::Set).await?);
         }
         for change in changes {
             let still =
@@ -139,6 +154,10 @@ impl Provisioner for NatsBroker {
     }
 
     async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
+        if spec.subject.is_some() {
+            // The server keeps nothing of it, so it needs no JetStream.
+            return Ok(Vec::new());
+        }
         let mut findings = self.inspect_server().await?;
         for resource in self.0.declarer.resources(spec) {
             findings.extend(self.inspect_resource(&resource).await?);
@@ -169,7 +188,7 @@ impl Provisioner for NatsBroker {
         let declarer = &self.0.declarer;
         match channel.exchange() {
             Some(exchange) => declarer.create_missing([declarer.exchange(exchange)]).await,
-            None => declarer.create_queue(channel).await,
+            None => declarer.create_queue(&self.0.spec_of(channel)).await,
         }
     }
 }
@@ -189,5 +208,10 @@ mod tests {
             faults(json!({ "storage": "memory", "discard": "old", "max_msgs": 10, "max_bytes": -1, "max_age": 1 }))
                 .join("\n");
         assert!(["in memory", "max_msgs = 10", "max_age"].iter().all(|word| told.contains(word)), "{told}");
+        let told = faults(json!({ "no_ack": true, "allow_rollup_hdrs": true, "allow_msg_ttl": true })).join("\n");
+        assert!(
+            ["(no_ack)", "(allow_rollup_hdrs)", "(allow_msg_ttl)"].iter().all(|word| told.contains(word)),
+            "{told}"
+        );
     }
 }

@@ -16,7 +16,7 @@ use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::MAX_DELAY;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::session::Session;
@@ -26,7 +26,8 @@ use crate::api;
 use crate::declare::missing;
 use crate::forward::Forwarder;
 use crate::hand::{Hand, Handed};
-use crate::line::lost;
+use crate::line::{Unanswered, Watch};
+use crate::pulls::LONGEST;
 
 /// Limits of this driver.
 pub(crate) const LIMITS: Limits = Limits {
@@ -39,7 +40,8 @@ pub(crate) const LIMITS: Limits = Limits {
     max_release: MAX_DELAY,
 };
 
-/// Age of a message in hand from which on its timer begins anew before it is handed out, so that its lease is a full one.
+/// Age of a message in hand from which on its timer begins anew before it is handed out, so that its lease is a full one, and from
+/// which on the server must answer before the message goes back.
 const STALE: Duration = Duration::from_secs(1);
 
 /// Messages of an ordered queue that may wait here for their groups, and their bytes. No more are asked for beyond that.
@@ -47,6 +49,9 @@ const MOST_HELD: (usize, usize) = (10_000, 64 << 20);
 
 /// Time that the server may take to tell that nothing came in time.
 const LATE: Duration = Duration::from_millis(100);
+
+/// Maximum time to decide on the messages that came last, after a receive was stopped.
+const LAST: Duration = Duration::from_secs(2);
 
 /// Shortest wait for messages. A shorter one would end on the server before it began.
 const SHORTEST: Duration = Duration::from_millis(20);
@@ -100,16 +105,19 @@ impl NatsQueue {
     async fn sort(&self) -> Result<(), QueueError> {
         let (shared, service) = (&self.shared, &self.shared.service);
         let stream = &shared.source.stream;
-        let unknown = shared.lock().hand.uncounted();
+        let unknown = shared.lock().hand.uncounted(Instant::now());
         let reading = unknown
             .into_iter()
             .map(|(key, stored_at)| async move { (key, service.notes.read(stream, key, stored_at).await) });
         let counts = join_all(reading).await;
-        let now = SystemTime::now();
+        let (now, clock) = (Instant::now(), SystemTime::now());
+        if let Some(error) = counts.iter().find_map(|(_, count)| count.as_ref().err()) {
+            shared.lock().uncounted = Some(error.clone());
+        }
         let (early, asked) = shared.change(|hand| {
-            counts.iter().for_each(|(key, uncounted)| hand.count(*key, *uncounted));
-            let early = hand.early(|mail| mail.not_before.is_some_and(|at| at > now));
-            (early, hand.sort(Instant::now()))
+            counts.into_iter().for_each(|(key, count)| hand.count(key, count.ok(), now));
+            let early = hand.early(|mail| mail.not_before.is_some_and(|at| at > clock));
+            (early, hand.sort(now))
         });
         if !early.is_empty() {
             let shared = Arc::clone(shared);
@@ -153,18 +161,21 @@ impl NatsQueue {
                 continue;
             }
             let deliveries = self.hand_out(good, lease).await;
+            // Those that were not leased are no longer here.
             if !deliveries.is_empty() || shared.lock().hand.ready(1).is_empty() {
                 return deliveries;
             }
         }
     }
 
+    /// Leases messages. Dropping the future leases none.
     async fn hand_out(&self, ready: Vec<Handed>, lease: Duration) -> Vec<Delivery> {
         let shared = &self.shared;
-        shared.refresh(&ready, STALE).await;
+        shared.refresh(&ready, STALE.min(lease / 10)).await;
+        let now = Instant::now();
         shared.change(|hand| {
             let lease = |handed: Handed| {
-                let (receipt, leased_at) = hand.lease(handed.key, lease)?;
+                let (receipt, leased_at) = hand.lease(handed.key, lease, now)?;
                 let (message, attempt) = (handed.mail.message, handed.attempt);
                 Some(Delivery { message, receipt, attempt, leased_at, not_before: None })
             };
@@ -172,22 +183,21 @@ impl NatsQueue {
         })
     }
 
-    /// Makes sure that the server has a request for messages, unless enough of them wait here.
-    async fn ask(&self, max: usize, wait: Duration) -> Result<(), QueueError> {
+    /// Makes sure that the server has a request for messages. Returns `false` if enough of them wait here.
+    async fn ask(&self, max: usize, wait: Duration) -> Result<bool, QueueError> {
         let mut session = self.session.lock().await;
         if session.as_ref().is_some_and(|session| !session.is_alive()) {
             *session = None;
         }
         if self.holds_enough() {
-            return Ok(());
+            return Ok(false);
         }
-        if session.is_none() {
-            *session = Some(Session::open(&self.shared).await?);
-        }
-        match &*session {
-            Some(session) => session.ask(&self.shared, max, wait).await,
-            None => Ok(()),
-        }
+        let open = match session.take() {
+            Some(open) => open,
+            None => Session::open(&self.shared).await?,
+        };
+        session.insert(open).ask(&self.shared, max, wait).await?;
+        Ok(true)
     }
 
     /// Returns `true` if so many messages of an ordered queue wait here that no more are asked for.
@@ -208,7 +218,10 @@ impl NatsQueue {
     async fn prove(&self) -> Result<(), QueueError> {
         let source = &self.shared.source;
         match api::consumer(&self.shared.service.line, &source.stream, &source.consumer).await? {
-            Some(_) => Ok(()),
+            Some(info) => {
+                self.shared.learn_timer(&info);
+                Ok(())
+            }
             None => {
                 self.shared.service.declarer.forget(&source.stream);
                 Err(missing(&format!("queue `{}` with the consumer `{}`", source.stream, source.consumer)))
@@ -223,9 +236,45 @@ impl NatsQueue {
         Err(fault)
     }
 
+    /// Gives up on a request whose end is overdue.
+    async fn give_up(&self) -> Result<(), QueueError> {
+        let given_up = self.shared.lock().pulls.give_up();
+        self.prove().await?;
+        given_up.map_err(|why| {
+            QueueError::Unavailable(format!("cannot receive from `{}`: {why}", self.shared.source.stream))
+        })
+    }
+
+    /// Waits for a loss of the connection, or a refusal of what the inbox needs.
+    async fn trouble(&self, watch: &mut Watch) -> QueueError {
+        let needs = self.session.lock().await.as_ref().map(Session::needs);
+        let (subjects, since) = needs.unwrap_or_else(|| (Default::default(), Instant::now()));
+        let fault = watch.fault_since(since, &[&subjects[0], &subjects[1]]).await;
+        if matches!(fault, Unanswered::Denied(_)) {
+            // The next receive tries again.
+            self.session.lock().await.take();
+            self.shared.lock().pulls.forget();
+        }
+        fault.of(&format!("receive from `{}`", self.shared.source.stream))
+    }
+
+    /// Returns no messages, unless there is a reason why none can be told apart or come.
+    fn none(&self) -> Result<Vec<Delivery>, QueueError> {
+        let uncounted = {
+            let mut state = self.shared.lock();
+            let error = state.uncounted.take();
+            error.filter(|_| state.hand.has_uncounted())
+        };
+        match uncounted.or_else(|| self.forwarder.fault(Instant::now())) {
+            Some(error) => Err(error),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Receives what the server has now.
     async fn receive_now(&self, max: usize, lease: Duration) -> Result<Vec<Delivery>, QueueError> {
         self.forwarder.catch_up().await?;
+        let mut watch = self.shared.service.line.watch();
         loop {
             self.sort().await?;
             let taken = self.take(max, lease).await;
@@ -235,25 +284,24 @@ impl NatsQueue {
             if self.shared.is_asking() {
                 // The server has nothing for the request that is open.
                 self.prove().await?;
-                self.sort().await?;
-                return Ok(self.take(max, lease).await);
+                break;
             }
-            self.ask(max, Duration::ZERO).await?;
-            if !self.shared.is_asking() && !self.shared.lock().pulls.is_full() {
+            if !self.ask(max, Duration::ZERO).await? {
                 self.prove().await?;
-                return Ok(Vec::new());
+                return self.none();
             }
-            if !self.answered().await? {
-                self.sort().await?;
-                return Ok(self.take(max, lease).await);
+            if !self.answered(&mut watch).await? {
+                break;
             }
         }
+        self.sort().await?;
+        let taken = self.take(max, lease).await;
+        if taken.is_empty() { self.none() } else { Ok(taken) }
     }
 
     /// Waits for the answer to a request for what the server has. Returns `true` if the server may have more: it sent as many as
     /// were asked for.
-    async fn answered(&self) -> Result<bool, QueueError> {
-        let mut down = self.shared.service.line.link();
+    async fn answered(&self, watch: &mut Watch) -> Result<bool, QueueError> {
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
@@ -266,23 +314,17 @@ impl NatsQueue {
             tokio::select! {
                 () = changed => {}
                 () = sleep_until(overdue.unwrap_or_else(Instant::now)) => {
-                    self.shared.lock().pulls.forget();
-                    self.prove().await?;
+                    self.give_up().await?;
                     return Ok(false);
                 }
-                why = lost(&mut down) => return Err(QueueError::Unavailable(why)),
+                error = self.trouble(watch) => return Err(error),
             }
         }
     }
 
     /// Waits for messages until `deadline`.
-    async fn wait(
-        &self,
-        request: Receive,
-        deadline: Instant,
-        stop: &CancellationToken,
-    ) -> Result<Vec<Delivery>, QueueError> {
-        let mut down = self.shared.service.line.link();
+    async fn wait(&self, request: Receive, deadline: Instant) -> Result<Vec<Delivery>, QueueError> {
+        let mut watch = self.shared.service.line.watch();
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
@@ -298,32 +340,25 @@ impl NatsQueue {
                 let state = self.shared.lock();
                 (state.pulls.overdue_at().filter(|_| is_open), state.hand.next_look())
             };
-            if now >= deadline && !is_open {
-                // The server has answered that nothing came in time, unless it was not asked.
-                if self.holds_enough() {
+            if now >= deadline && (!is_open || now >= deadline + LATE) {
+                // The server has answered that nothing came in time, unless it was not asked, or an earlier request is open.
+                if is_open || self.holds_enough() {
                     self.prove().await?;
                 }
-                return Ok(Vec::new());
-            }
-            if now >= deadline + LATE {
-                // The request is an earlier one, and lasts for longer.
-                self.prove().await?;
-                return Ok(Vec::new());
+                return self.none();
             }
             if overdue.is_some_and(|overdue| overdue <= now) {
-                self.shared.lock().pulls.forget();
-                self.prove().await?;
+                self.give_up().await?;
                 continue;
             }
             if !is_open {
-                self.ask(request.max, (deadline - now).max(SHORTEST)).await?;
+                self.ask(request.max, (deadline - now).clamp(SHORTEST, LONGEST)).await?;
             }
             let next = [Some(deadline + LATE), self.shared.lock().pulls.overdue_at(), look].into_iter().flatten().min();
             tokio::select! {
                 () = changed => {}
                 () = sleep_until(next.unwrap_or(deadline)) => {}
-                why = lost(&mut down) => return Err(QueueError::Unavailable(why)),
-                () = stop.cancelled() => return Ok(Vec::new()),
+                error = self.trouble(&mut watch) => return Err(error),
             }
         }
     }
@@ -348,23 +383,30 @@ impl Queue for NatsQueue {
             return Ok(Vec::new());
         }
         let deadline = Instant::now() + request.wait.min(LIMITS.max_wait);
-        let request = Receive { max: request.max.clamp(1, LIMITS.receive_batch), ..request };
-        tokio::select! {
-            up = self.shared.service.line.up(deadline) => up?,
-            () = stop.cancelled() => return Ok(Vec::new()),
-        }
-        self.forwarder.start();
-        let received = if request.wait.is_zero() {
-            self.receive_now(request.max, request.lease).await
-        } else {
-            self.wait(request, deadline, stop).await
+        let Receive { wait, lease, .. } = request;
+        let max = request.max.clamp(1, LIMITS.receive_batch);
+        let _receiving = self.shared.receiving();
+        let receive = async {
+            self.shared.service.line.up(deadline).await?;
+            self.forwarder.start();
+            if wait.is_zero() {
+                self.receive_now(max, lease).await
+            } else {
+                self.wait(Receive { max, wait, lease }, deadline).await
+            }
         };
-        if !stop.is_cancelled() || !matches!(&received, Ok(none) if none.is_empty()) {
-            return received;
+        tokio::select! {
+            biased;
+            // A message is leased in the step that returns it, so a stop drops none.
+            received = receive => return received,
+            () = stop.cancelled() => {}
         }
         self.close().await;
-        self.sort().await?;
-        Ok(self.take(request.max, request.lease).await)
+        // What is not decided on in time goes back.
+        if timeout(LAST, self.sort()).await.is_err() {
+            return Ok(Vec::new());
+        }
+        Ok(timeout(LAST, self.take(max, lease)).await.unwrap_or_default())
     }
 
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use hostler_queue::{QueueError, SendError, Sent};
+use hostler_types::Backoff;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Outgoing};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::Service;
@@ -17,6 +18,12 @@ use super::declare::missing;
 use super::envelope::{self, Parcel, Place};
 use super::headers::{ID, NATS_ID};
 use super::line::PATIENCE;
+
+/// Delays before a message is tried again whose stream has no leader.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
+
+/// Maximum time to wait for a leader.
+const LEADERLESS: Duration = Duration::from_secs(5);
 
 /// Place to which a channel's messages go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +59,13 @@ impl Targets {
     }
 }
 
+/// Message on its way to its stream.
+struct Pending {
+    id: String,
+    parcel: Parcel,
+    group: Option<String>,
+}
+
 /// Sends messages to a channel. Returns the results in the order of the messages.
 pub(crate) async fn send(service: &Service, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
     let target = match target(service, channel).await {
@@ -60,38 +74,113 @@ pub(crate) async fn send(service: &Service, channel: &Channel, batch: Vec<Outgoi
     };
     let most = service.line.max_payload();
     let now = SystemTime::now();
-    let sending = batch.into_iter().map(|mut message| {
-        let checked = envelope::check(&service.names, target.place(), &message, most);
+    let prepare = |mut message: Outgoing| -> Result<Pending, SendError> {
+        envelope::check(&service.names, target.place(), &message, most)?;
         message.carry_trace(MAX_ATTRIBUTES);
         let id = Uuid::now_v7().to_string();
         let parcel = envelope::outgoing(&service.names, target.place(), &message, &id, now);
-        let target = &target;
+        Ok(Pending { id, parcel, group: message.group })
+    };
+    let pending: Vec<Result<Pending, SendError>> = batch.into_iter().map(prepare).collect();
+    let stream = target.place().stream(&service.names);
+    // The requests leave in the order in which the futures are polled first.
+    let storing = pending.iter().map(|pending| {
+        let (parcel, stream) = (pending.as_ref().ok().map(|pending| pending.parcel.clone()), &stream);
         async move {
-            checked?;
-            store(service, channel, target, parcel, id).await
+            match parcel {
+                Some(parcel) => api::publish(&service.line, stream, parcel).await,
+                None => Err(PublishError::Missing),
+            }
         }
     });
-    // The requests leave in the order in which the futures are polled first.
-    join_all(sending).await
+    let stored = join_all(storing).await;
+    let (mut results, mut groups) = (Vec::new(), FailedGroups::default());
+    for (pending, stored) in pending.into_iter().zip(stored) {
+        results.push(match pending {
+            Ok(pending) => finish(service, channel, &target, pending, stored, &mut groups).await,
+            Err(error) => Err(error),
+        });
+    }
+    results
 }
 
-/// Stores a message. If its stream has gone, looks for it once more, which creates it where the options say so.
-async fn store(
+/// Groups of a batch with messages that were not stored. None after them is tried again, as it would come before them.
+#[derive(Debug, Default)]
+struct FailedGroups(HashMap<String, SendError>);
+
+impl FailedGroups {
+    fn error(&self, group: Option<&String>) -> Option<SendError> {
+        self.0.get(group?).cloned()
+    }
+
+    fn note(&mut self, group: Option<&String>, error: &SendError) {
+        if let Some(group) = group {
+            self.0.entry(group.clone()).or_insert_with(|| error.clone());
+        }
+    }
+}
+
+/// Returns the result for a message, which is tried again if its stream was missing or had no leader.
+async fn finish(
+    service: &Service,
+    channel: &Channel,
+    target: &Target,
+    pending: Pending,
+    stored: Result<PubAck, PublishError>,
+    groups: &mut FailedGroups,
+) -> Result<Sent, SendError> {
+    let Pending { id, parcel, group } = pending;
+    let stored = match stored {
+        Err(PublishError::Missing | PublishError::Unattended(_)) => match groups.error(group.as_ref()) {
+            Some(error) => return Err(error),
+            None => store_again(service, channel, target, parcel, stored).await,
+        },
+        stored => stored,
+    };
+    let result = sent(service, target, stored, id).await;
+    result.inspect_err(|error| groups.note(group.as_ref(), error))
+}
+
+/// Tries again to store a message. If its stream has gone, looks for it once more, which creates it where the options say so. While
+/// the stream has no leader, waits for one.
+async fn store_again(
     service: &Service,
     channel: &Channel,
     target: &Target,
     parcel: Parcel,
-    id: String,
-) -> Result<Sent, SendError> {
-    let stream = target.place().stream(&service.names);
-    let mut stored = api::publish(&service.line, parcel.clone()).await;
+    mut stored: Result<PubAck, PublishError>,
+) -> Result<PubAck, PublishError> {
+    let (stream, deadline) = (target.place().stream(&service.names), Instant::now() + LEADERLESS);
     if stored == Err(PublishError::Missing) {
         service.targets.forget(channel);
         service.declarer.forget(&stream);
-        if self::target(service, channel).await? == *target {
-            stored = api::publish(&service.line, parcel).await;
+        if matches!(target, Target::Exchange(_)) {
+            // A new one would have no queues, and lose the message without a word.
+            return stored;
         }
+        if self::target(service, channel).await.map_err(PublishError::Other)? != *target {
+            return stored;
+        }
+        stored = api::publish(&service.line, &stream, parcel.clone()).await;
     }
+    for turn in 0.. {
+        if !matches!(stored, Err(PublishError::Unattended(_))) || Instant::now() >= deadline {
+            break;
+        }
+        sleep(RETRY.rest(turn, fastrand::f64())).await;
+        stored = api::publish(&service.line, &stream, parcel.clone()).await;
+    }
+    stored
+}
+
+/// Returns what the sender is told.
+async fn sent(
+    service: &Service,
+    target: &Target,
+    stored: Result<PubAck, PublishError>,
+    id: String,
+) -> Result<Sent, SendError> {
+    let stream = target.place().stream(&service.names);
     match stored {
         Ok(PubAck { duplicate: false, .. }) => {
             // How many queues of an exchange a message reaches, the server does not tell.
@@ -107,6 +196,7 @@ async fn store(
             let max = service.line.max_payload();
             Err(Invalid::TooLarge { size: max + 1, max }.into())
         }
+        Err(PublishError::Unattended(why)) => Err(QueueError::Unavailable(why).into()),
         Err(PublishError::Other(error)) => Err(error.into()),
     }
 }
@@ -135,7 +225,7 @@ async fn find(service: &Service, channel: &Channel) -> Result<Target, QueueError
     let (declarer, names, creates) = (&service.declarer, &service.names, service.options.create_missing);
     if let Some(exchange) = channel.exchange() {
         if creates {
-            declarer.create_missing([declarer.exchange(exchange)]).await?;
+            create_exchange(service, exchange).await?;
         } else if !declarer.has_stream(&names.exchange(exchange)).await? {
             return Err(missing(&format!("exchange `{}`", names.queue(exchange))));
         }
@@ -147,9 +237,36 @@ async fn find(service: &Service, channel: &Channel) -> Result<Target, QueueError
     } else if declarer.has_stream(&names.exchange(queue)).await? {
         Ok(Target::Exchange(queue.to_owned()))
     } else if creates {
-        declarer.create_queue(channel).await?;
+        declarer.create_queue(&service.spec_of(channel)).await?;
         Ok(Target::Queue(queue.to_owned()))
     } else {
         Err(missing(&format!("queue `{}`", names.queue(queue))))
+    }
+}
+
+/// Creates an exchange with the queues of known consumers. It keeps no messages for others.
+async fn create_exchange(service: &Service, exchange: &str) -> Result<(), QueueError> {
+    let declarer = &service.declarer;
+    let known = service.options.consumers.iter().filter(|known| known.channel.exchange() == Some(exchange));
+    declarer.create_missing([declarer.exchange(exchange)]).await?;
+    for known in known {
+        declarer.create_missing(declarer.resources(&known.spec())).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn none_of_a_group_is_tried_again_after_one_that_failed() {
+        let (mut groups, group) = (FailedGroups::default(), "a".to_owned());
+        let error = SendError::Queue(QueueError::Unavailable("no leader".to_owned()));
+        assert_eq!(groups.error(Some(&group)), None);
+        groups.note(None, &error);
+        groups.note(Some(&group), &error);
+        assert_eq!((groups.error(Some(&group)), groups.error(None)), (Some(error), None));
+        assert_eq!(groups.error(Some(&"b".to_owned())), None);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use async_nats::{Message as NatsMessage, Subject};
+use async_nats::{Message as NatsMessage, Subject, Subscriber};
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use hostler_queue::{
@@ -29,6 +29,11 @@ use super::{SYSTEM, Service};
 
 /// Header with the number of the attempt, from 1 on.
 const ATTEMPT: &str = "Hostler-Attempt";
+
+/// Number of messages after which a subscription is to end, of more digits than servers read. They end it at once, while the client
+/// library still takes what is on its way; when told to end it without a number, it drops that. A server that read the number would
+/// only send more before the subscription ends for good.
+const MORE_THAN_SERVERS_COUNT: u64 = 9_999_999_999;
 
 /// Maximum time to wait for requests that are on their way when the subscription ends.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -67,7 +72,6 @@ impl Desk {
 
     /// Returns the number of a lease that has not ended, and the subject for answers.
     fn leased(&mut self, lease: &LeaseHandle, now: Instant) -> Result<(u64, Option<Subject>), LeaseError> {
-        let ended = || LeaseError::Lost("it has ended, or the request was answered".to_owned());
         let number = lease.as_str().parse().map_err(|_| ended())?;
         let (reply, until) = self.leased.get(&number).ok_or_else(ended)?;
         if *until <= now {
@@ -76,28 +80,93 @@ impl Desk {
         }
         Ok((number, reply.clone()))
     }
+
+    /// Takes a lease that has not ended out, to answer its request.
+    fn settle(&mut self, lease: &LeaseHandle, now: Instant) -> Result<(u64, (Option<Subject>, Instant)), LeaseError> {
+        let (number, _) = self.leased(lease, now)?;
+        self.leased.remove(&number).map(|lease| (number, lease)).ok_or_else(ended)
+    }
+
+    /// Returns `true` if there are more requests than `slots`.
+    fn is_full(&self, slots: usize, now: Instant) -> bool {
+        let running = self.leased.values().filter(|(_, until)| *until > now).count();
+        self.waiting.len() + running > slots
+    }
+}
+
+fn ended() -> LeaseError {
+    LeaseError::Lost("it has ended, or the request was answered".to_owned())
 }
 
 /// State that the queue shares with its subscription's task.
 struct SharedDesk {
     desk: Mutex<Desk>,
-    /// Notified after each request.
-    came: Notify,
-    /// Requests that may wait here. With more, the subscription ends until they are handed out, so that other hosts get them, or
-    /// the sender hears that nobody listens.
-    window: usize,
+    /// Notified after each request, and when there is room for more.
+    changed: Notify,
+    /// Number of slots. With more requests, the subscription ends until some are answered, so that other hosts get the next ones,
+    /// or the sender hears that nobody listens.
+    slots: usize,
 }
 
 impl SharedDesk {
     fn lock(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn is_full(&self) -> bool {
+        self.lock().is_full(self.slots, Instant::now())
+    }
+
+    /// Takes a request. Returns `true` if there is no room for more.
+    fn came(&self, message: NatsMessage) -> bool {
+        self.lock().waiting.push_back(asked(message));
+        self.changed.notify_waiters();
+        self.is_full()
+    }
 }
 
 /// A subscription that receives.
 struct Listening {
+    begun_at: Instant,
     close: CancellationToken,
     pump: JoinSet<()>,
+}
+
+/// Takes requests until `close` is cancelled, or there is no room for more. Then ends the subscription, and takes the requests that
+/// are on their way: the server does not send them to anybody else.
+async fn run_pump(service: Arc<Service>, shared: Arc<SharedDesk>, mut inbox: Subscriber, close: CancellationToken) {
+    let _ends = close.clone().drop_guard();
+    loop {
+        let is_full = tokio::select! {
+            message = inbox.next() => match message {
+                Some(message) => shared.came(message),
+                None => return,
+            },
+            () = close.cancelled() => break,
+        };
+        if is_full {
+            close.cancel();
+        }
+    }
+    if inbox.unsubscribe_after(MORE_THAN_SERVERS_COUNT).await.is_err() {
+        return;
+    }
+    let proof = service.line.prove(CLOSING);
+    tokio::pin!(proof);
+    loop {
+        tokio::select! {
+            message = inbox.next() => match message {
+                Some(message) => drop(shared.came(message)),
+                None => return,
+            },
+            _ = &mut proof => break,
+        }
+    }
+    if inbox.unsubscribe().await.is_ok() {
+        while let Some(message) = inbox.next().await {
+            shared.came(message);
+        }
+    }
 }
 
 /// A subject for its consumer.
@@ -110,7 +179,7 @@ pub(crate) struct SubjectQueue {
 
 impl SubjectQueue {
     pub(crate) fn new(service: Arc<Service>, spec: SubjectSpec, window: usize) -> Self {
-        let shared = SharedDesk { desk: Mutex::default(), came: Notify::new(), window: window.max(1) };
+        let shared = SharedDesk { desk: Mutex::default(), changed: Notify::new(), slots: window.max(1) };
         Self { service, spec, shared: Arc::new(shared), listening: tokio::sync::Mutex::default() }
     }
 
@@ -118,59 +187,33 @@ impl SubjectQueue {
         &self.service.line
     }
 
-    /// Makes sure that requests come.
-    async fn listen(&self) -> Result<(), QueueError> {
+    /// Makes sure that requests come, unless there is no room for more. Returns the time since when a refusal counts.
+    async fn listen(&self) -> Result<Instant, QueueError> {
         let mut listening = self.listening.lock().await;
-        if let Some(Listening { close, pump }) = &mut *listening {
+        if let Some(Listening { close, pump, begun_at }) = &mut *listening {
             if !close.is_cancelled() {
-                return Ok(());
+                return Ok(*begun_at);
             }
             // What is on its way to the subscription that ends comes first.
             let _ = timeout(CLOSING, pump.join_next()).await;
         }
+        let begun_at = Instant::now();
+        if self.shared.is_full() {
+            return Ok(begun_at);
+        }
         let (subject, group) = (self.spec.subject.clone(), self.spec.queue_group.clone());
         let subscribed = self.line().client.queue_subscribe(subject, group).await;
-        let mut inbox = subscribed
+        let inbox = subscribed
             .map_err(|error| QueueError::Unavailable(format!("cannot listen on `{}`: {error}", self.spec.subject)))?;
         let (close, mut pump) = (CancellationToken::new(), JoinSet::new());
-        let (shared, stop) = (Arc::clone(&self.shared), close.clone());
-        pump.spawn(async move {
-            let mut is_open = true;
-            loop {
-                tokio::select! {
-                    message = inbox.next() => match message {
-                        Some(message) => {
-                            let is_full = {
-                                let mut desk = shared.lock();
-                                desk.waiting.push_back(asked(message));
-                                desk.waiting.len() >= shared.window
-                            };
-                            shared.came.notify_waiters();
-                            if is_full {
-                                stop.cancel();
-                            }
-                        }
-                        None => {
-                            stop.cancel();
-                            return shared.came.notify_waiters();
-                        }
-                    },
-                    () = stop.cancelled(), if is_open => {
-                        is_open = false;
-                        if inbox.drain().await.is_err() {
-                            return;
-                        }
-                    }
-                }
-            }
-        });
-        *listening = Some(Listening { close, pump });
-        Ok(())
+        pump.spawn(run_pump(Arc::clone(&self.service), Arc::clone(&self.shared), inbox, close.clone()));
+        *listening = Some(Listening { begun_at, close, pump });
+        Ok(begun_at)
     }
 
     /// Ends the subscription. Takes the requests that are on their way.
     async fn close(&self) {
-        if let Some(Listening { close, mut pump }) = self.listening.lock().await.take() {
+        if let Some(Listening { close, mut pump, .. }) = self.listening.lock().await.take() {
             close.cancel();
             let _ = timeout(CLOSING, pump.join_next()).await;
         }
@@ -180,12 +223,36 @@ impl SubjectQueue {
         self.shared.lock().hand_out(request.max.clamp(1, LIMITS.receive_batch), request.lease, Instant::now())
     }
 
-    /// Makes sure that the server answers: it tells at once that nobody listens on a new subject.
-    async fn prove(&self) -> Result<(), QueueError> {
-        let subject = format!("{}.proof", self.line().client.new_inbox());
-        match self.line().request(&subject, None, bytes::Bytes::new()).await {
-            Ok(_) | Err(Unanswered::NoResponders) => Ok(()),
-            Err(error) => Err(error.of(&format!("listen on `{}`", self.spec.subject))),
+    /// Receives until `deadline`. Dropping the future loses no request.
+    async fn wait(&self, request: Receive, deadline: Instant) -> Result<Vec<Delivery>, QueueError> {
+        self.line().up(deadline).await?;
+        let needs = [&*self.spec.subject];
+        let what = || format!("listen on `{}`", self.spec.subject);
+        let mut watch = self.line().watch();
+        loop {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let taken = self.take(request);
+            if !taken.is_empty() {
+                return Ok(taken);
+            }
+            let since = self.listen().await?;
+            if Instant::now() >= deadline {
+                self.line().prove(PATIENCE).await.map_err(|error| error.of(&what()))?;
+                return Ok(self.take(request));
+            }
+            tokio::select! {
+                () = changed => {}
+                () = sleep_until(deadline) => {}
+                fault = watch.fault_since(since, &needs) => {
+                    if matches!(fault, Unanswered::Denied(_)) {
+                        // The next receive tries again.
+                        self.listening.lock().await.take();
+                    }
+                    return Err(fault.of(&what()));
+                }
+            }
         }
     }
 
@@ -208,10 +275,14 @@ impl SubjectQueue {
     }
 
     async fn settle_one(&self, settlement: &Settlement) -> Result<(), LeaseError> {
-        let (number, reply) = self.shared.lock().leased(&settlement.receipt().lease(), Instant::now())?;
-        self.answer(reply, answer_to(settlement)).await?;
-        self.shared.lock().leased.remove(&number);
-        Ok(())
+        // Before the answer, because the sender may send the next request as soon as it has it.
+        let (number, lease) = self.shared.lock().settle(&settlement.receipt().lease(), Instant::now())?;
+        let answered = self.answer(lease.0.clone(), answer_to(settlement)).await;
+        if answered.is_err() {
+            self.shared.lock().leased.insert(number, lease);
+        }
+        self.shared.changed.notify_waiters();
+        answered
     }
 }
 
@@ -272,29 +343,13 @@ impl Queue for SubjectQueue {
             return Ok(Vec::new());
         }
         let deadline = Instant::now() + request.wait.min(LIMITS.max_wait);
-        self.line().up(deadline).await?;
-        loop {
-            let came = self.shared.came.notified();
-            tokio::pin!(came);
-            came.as_mut().enable();
-            let taken = self.take(request);
-            if !taken.is_empty() {
-                return Ok(taken);
-            }
-            self.listen().await?;
-            if Instant::now() >= deadline {
-                self.prove().await?;
-                return Ok(self.take(request));
-            }
-            tokio::select! {
-                () = came => {}
-                () = sleep_until(deadline) => {}
-                () = stop.cancelled() => {
-                    self.close().await;
-                    return Ok(self.take(request));
-                }
-            }
+        tokio::select! {
+            biased;
+            received = self.wait(request, deadline) => return received,
+            () = stop.cancelled() => {}
         }
+        self.close().await;
+        Ok(self.take(request))
     }
 
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
@@ -397,5 +452,17 @@ mod tests {
         assert_eq!(desk.leased(&lease, now).map(|(_, reply)| reply.is_some()), Ok(true));
         assert!(desk.leased(&lease, now + Duration::from_secs(30)).is_err());
         assert!(desk.leased(&lease, now).is_err(), "for good");
+    }
+
+    #[test]
+    fn requests_that_run_and_that_wait_take_the_slots() {
+        let (mut desk, now, lease) = (Desk::default(), Instant::now(), Duration::from_secs(30));
+        (0..3).for_each(|_| desk.waiting.push_back(asked(request(None, None))));
+        let taken = desk.hand_out(2, lease, now);
+        assert!(desk.is_full(2, now) && !desk.is_full(3, now));
+        assert!(desk.settle(&taken[0].receipt.lease(), now).is_ok());
+        assert!(!desk.is_full(2, now), "one is answered");
+        assert!(desk.settle(&taken[0].receipt.lease(), now).is_err(), "once");
+        assert!(!desk.is_full(1, now + lease), "leases that have ended hold no slot");
     }
 }

@@ -7,7 +7,7 @@ use hostler_types::channel::Filter;
 use hostler_types::message::MAX_DELAY;
 use serde_json::{Value, json};
 
-use super::names::{CONSUMER, Names};
+use super::names::{CONSUMER, Names, key_tokens};
 
 /// Time after which the server delivers a message again, beyond the lease of the consumer. The driver ends leases by its own
 /// clock, and returns the messages itself; the server's timer is for a host that is gone.
@@ -88,9 +88,21 @@ pub(crate) fn receiver(lease: Duration) -> Value {
     })
 }
 
+/// Lets a longer timer of the server stay: another host may depend on it.
+pub(crate) fn keep_longer_timer(wanted: &mut Value, found: &Value) {
+    if let (Some(timer), Some(longer)) = (wanted["ack_wait"].as_u64(), found["ack_wait"].as_u64())
+        && longer > timer
+    {
+        wanted["ack_wait"] = json!(longer);
+    }
+}
+
 /// Returns the consumer of an exchange's stream that feeds a queue. `filters`: the server knows filters with several subjects.
+/// Without them, all messages come, and the driver applies the filter.
 pub(crate) fn feeder(names: &Names, spec: &ChannelSpec, exchange: &str, filters: bool) -> Value {
-    let mut feeder = json!({
+    let subjects =
+        if filters { filter_subjects(names, exchange, &spec.filter) } else { vec![names.exchange_subjects(exchange)] };
+    json!({
         "durable_name": spec.channel.queue(),
         "description": "Feeds a queue of hostler",
         "deliver_policy": "new",
@@ -99,22 +111,22 @@ pub(crate) fn feeder(names: &Names, spec: &ChannelSpec, exchange: &str, filters:
         "max_deliver": -1,
         "max_ack_pending": if spec.ordered { 1 } else { FORWARDED_AT_ONCE },
         "replay_policy": "instant",
-    });
-    if filters {
-        feeder["filter_subjects"] = json!(filter_subjects(names, exchange, &spec.filter));
-    }
-    feeder
+        "filter_subjects": subjects,
+    })
 }
 
 /// Returns subjects that let at least the messages of a filter pass. No subject contains another, which the server would refuse.
+/// Another client may write a key in another way, unless each of its characters stands for itself.
 pub(crate) fn filter_subjects(names: &Names, exchange: &str, filter: &Filter) -> Vec<String> {
     let everything = || vec![names.exchange_subjects(exchange)];
     let mut subjects = match filter {
-        Filter::Exact(keys) => keys.iter().map(|key| names.published(exchange, Some(key))).collect(),
+        Filter::Exact(keys) if keys.iter().all(|key| key_tokens(key) == *key) => {
+            keys.iter().map(|key| names.published(exchange, Some(key))).collect()
+        }
         Filter::Prefix(prefixes) if prefixes.iter().all(|prefix| is_whole(prefix)) => {
             prefixes.iter().map(|prefix| names.published_below(exchange, prefix)).collect()
         }
-        Filter::All | Filter::Exclude(_) | Filter::Prefix(_) => everything(),
+        Filter::All | Filter::Exact(_) | Filter::Exclude(_) | Filter::Prefix(_) => everything(),
     };
     subjects.sort();
     subjects.dedup();
@@ -123,14 +135,38 @@ pub(crate) fn filter_subjects(names: &Names, exchange: &str, filter: &Filter) ->
     if subjects.is_empty() { everything() } else { subjects }
 }
 
-/// Returns `true` if a prefix consists of whole tokens.
+/// Returns `true` if a prefix consists of whole tokens, whose characters stand for themselves.
 fn is_whole(prefix: &str) -> bool {
-    prefix.strip_suffix('.').is_some_and(|rest| !rest.is_empty() && !rest.ends_with('.'))
+    let tokens = prefix.strip_suffix('.');
+    tokens.is_some_and(|tokens| !tokens.is_empty() && !tokens.ends_with('.') && key_tokens(tokens) == tokens)
 }
 
-/// Returns `true` if the pattern matches all subjects that the other matches. Both may end in `>`.
+/// Returns `true` if the pattern matches all subjects that the other matches.
 fn covers(pattern: &str, other: &str) -> bool {
-    pattern.strip_suffix('>').is_some_and(|start| other.starts_with(start))
+    let (mut ours, mut theirs) = (pattern.split('.'), other.split('.'));
+    loop {
+        match (ours.next(), theirs.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(token)) if token != ">" => {}
+            (Some(token), Some(same)) if token == same => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Returns the subjects of a consumer's filter, as the server tells them: one by an older name, and none for everything.
+fn filter_of(found: &Value) -> Vec<&str> {
+    let one = found["filter_subject"].as_str().filter(|subject| !subject.is_empty());
+    let several = found["filter_subjects"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut subjects: Vec<_> = one.into_iter().chain(several).collect();
+    subjects.sort_unstable();
+    if subjects.is_empty() { vec![">"] } else { subjects }
+}
+
+/// Returns `true` if a consumer gets all messages of the filter.
+fn is_covered(wanted: &Value, found: &Value) -> bool {
+    let found = filter_of(found);
+    filter_of(wanted).iter().all(|subject| found.iter().any(|pattern| covers(pattern, subject)))
 }
 
 /// Difference between a stream or consumer and hostler's configuration.
@@ -143,8 +179,8 @@ pub(crate) struct Drift {
 }
 
 /// Settings with which hostler cannot work, if they differ.
-const FATAL: [&str; 7] =
-    ["retention", "subjects", "ack_policy", "max_deliver", "filter_subjects", "deliver_policy", "max_msgs_per_subject"];
+const FATAL: [&str; 6] =
+    ["retention", "subjects", "ack_policy", "max_deliver", "deliver_policy", "max_msgs_per_subject"];
 /// Settings that an operator may choose.
 pub(crate) const FREE: [&str; 9] = [
     "name",
@@ -158,13 +194,18 @@ pub(crate) const FREE: [&str; 9] = [
     "max_msg_size",
 ];
 
-/// Returns the differences. `found`: the configuration as the server tells it.
-pub(crate) fn drift(wanted: &Value, found: &Value) -> Vec<Drift> {
+/// Returns the differences. `found`: the configuration as the server tells it. `strict`: settings with which hostler cannot work
+/// here, if they differ.
+pub(crate) fn drift(wanted: &Value, found: &Value, strict: &[&str]) -> Vec<Drift> {
     let settings = wanted.as_object().into_iter().flatten();
     let differ = settings.filter(|(name, wanted)| !FREE.contains(&name.as_str()) && !is_alike(name, wanted, found));
-    let drift = |(name, wanted): (&String, &Value)| Drift {
-        text: format!("{name}: {} → {}", shown(name, &found[name]), shown(name, wanted)),
-        fatal: FATAL.contains(&name.as_str()),
+    let drift = |(name, setting): (&String, &Value)| Drift {
+        text: format!("{name}: {} → {}", shown(name, told(name, found)), shown(name, setting)),
+        fatal: match name.as_str() {
+            // The driver applies the filter too.
+            "filter_subjects" => !is_covered(wanted, found),
+            name => FATAL.contains(&name) || strict.contains(&name),
+        },
     };
     let mut drifts: Vec<_> = differ.map(drift).collect();
     drifts.sort_by(|one, other| one.text.cmp(&other.text));
@@ -180,18 +221,10 @@ fn is_alike(name: &str, wanted: &Value, found: &Value) -> bool {
             .into_iter()
             .flatten()
             .all(|subject| of.as_array().is_some_and(|found| found.contains(subject))),
-        // With one subject, servers tell it by its older name.
         "filter_subjects" => {
-            let sorted = |subjects: Vec<&str>| {
-                let mut subjects = subjects;
-                subjects.sort_unstable();
-                subjects.join(" ")
-            };
-            let texts =
-                |value: &Value| sorted(value.as_array().into_iter().flatten().filter_map(Value::as_str).collect());
-            let one = found["filter_subject"].as_str().filter(|subject| !subject.is_empty());
-            let found = one.map_or_else(|| texts(of), str::to_owned);
-            found == texts(wanted)
+            let (wanted, found) = (filter_of_setting(wanted), filter_of(found));
+            // No filter at all is that of an exchange.
+            found == wanted || found == [">"] && wanted.iter().all(|subject| is_everything(subject))
         }
         // A missing number is the default.
         _ if wanted.is_i64() || wanted.is_u64() => {
@@ -200,6 +233,23 @@ fn is_alike(name: &str, wanted: &Value, found: &Value) -> bool {
         }
         _ => wanted == of,
     }
+}
+
+fn filter_of_setting(wanted: &Value) -> Vec<&str> {
+    let mut subjects: Vec<_> = wanted.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    subjects.sort_unstable();
+    subjects
+}
+
+/// Returns `true` for the pattern of all messages to an exchange, whose name is one token.
+fn is_everything(pattern: &str) -> bool {
+    pattern.strip_suffix(".>").is_some_and(|exchange| !exchange.contains('.'))
+}
+
+/// Returns a setting as the server tells it.
+fn told<'a>(name: &str, found: &'a Value) -> &'a Value {
+    let is_one = name == "filter_subjects" && found["filter_subject"].as_str().is_some_and(|one| !one.is_empty());
+    if is_one { &found["filter_subject"] } else { &found[name] }
 }
 
 fn shown(name: &str, value: &Value) -> String {
@@ -238,27 +288,74 @@ mod tests {
         let of = |filter: Filter| filter_subjects(&Names::new("p-"), "shop", &filter);
         let list = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
         assert_eq!(of(Filter::All), ["p-shop.>"]);
-        assert_eq!(of(Filter::Exact(list(&["EU.order", "a b", "EU.order"]))), ["p-shop.EU.order", "p-shop.a=20b"]);
+        assert_eq!(of(Filter::Exact(list(&["EU.order", "a", "EU.order"]))), ["p-shop.EU.order", "p-shop.a"]);
         assert_eq!(of(Filter::Prefix(list(&["EU.west.", "EU.", "US."]))), ["p-shop.EU.>", "p-shop.US.>"]);
-        for loose in
-            [Filter::Prefix(list(&["EU.", "U"])), Filter::Prefix(list(&["EU.."])), Filter::Exclude(list(&["x"]))]
-        {
+        for loose in [
+            Filter::Prefix(list(&["EU.", "U"])),
+            Filter::Prefix(list(&["EU.."])),
+            Filter::Exclude(list(&["x"])),
+            Filter::Exact(list(&["a", "clé"])),
+            Filter::Prefix(list(&["a b."])),
+        ] {
             assert_eq!(of(loose), ["p-shop.>"]);
         }
     }
 
+    fn feeder_of(keys: &[&str], filters: bool) -> Value {
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        feeder(&Names::new(""), &spec(Filter::Exact(keys)), "shop", filters)
+    }
+
     #[test]
-    fn what_an_older_server_drops_is_a_difference() {
-        let wanted = feeder(&Names::new(""), &spec(Filter::Exact(vec!["a".to_owned()])), "shop", true);
+    fn what_a_server_drops_is_a_difference() {
+        let wanted = feeder_of(&["a"], true);
         let mut told = wanted.clone();
-        assert_eq!(drift(&wanted, &told), []);
+        assert_eq!(drift(&wanted, &told, &[]), []);
         told["filter_subjects"] = Value::Null;
         assert_eq!(
-            drift(&wanted, &told),
-            [Drift { text: "filter_subjects: unset → [\"shop.a\"]".to_owned(), fatal: true }]
+            drift(&wanted, &told, &[]),
+            [Drift { text: "filter_subjects: unset → [\"shop.a\"]".to_owned(), fatal: false }]
         );
         told["filter_subject"] = json!("shop.a");
-        assert_eq!(drift(&wanted, &told), [], "servers may tell one subject by its older name");
+        assert_eq!(drift(&wanted, &told, &[]), [], "servers may tell one subject by its older name");
+        let older = feeder_of(&["a"], false);
+        told["filter_subject"] = Value::Null;
+        assert_eq!(drift(&older, &told, &[]), [], "an older server sends everything");
+    }
+
+    /// The driver drops what comes too much, but does not miss what does not come.
+    #[test]
+    fn a_subscription_that_does_not_get_all_is_not_used() {
+        let is_fatal = |wanted: &Value, filter: Value| {
+            let mut told = wanted.clone();
+            told["filter_subjects"] = filter;
+            drift(wanted, &told, &[]).iter().any(|drift| drift.fatal)
+        };
+        let wanted = feeder_of(&["a.b", "c"], true);
+        for enough in
+            [json!(["shop.>"]), json!(["shop.a.*", "shop.c", "shop.d"]), json!(["shop.a.>", "shop.*"]), Value::Null]
+        {
+            assert!(!is_fatal(&wanted, enough.clone()), "{enough}");
+        }
+        for less in [json!(["shop.c"]), json!(["shop.a", "shop.c"]), json!(["shop.a.b.>", "shop.c"]), json!(["shop.*"])]
+        {
+            assert!(is_fatal(&wanted, less.clone()), "{less}");
+        }
+        assert!(is_fatal(&feeder_of(&["a"], false), json!(["shop.a"])), "of an older server, everything is wanted");
+        let mut told = wanted.clone();
+        told["max_ack_pending"] = json!(9);
+        assert!(!drift(&wanted, &told, &[])[0].fatal);
+        assert!(drift(&wanted, &told, &["max_ack_pending"])[0].fatal, "the order would be lost");
+    }
+
+    #[test]
+    fn a_longer_timer_of_another_host_stays() {
+        let minute = Duration::from_secs(60);
+        let mut wanted = receiver(minute);
+        keep_longer_timer(&mut wanted, &receiver(minute / 2));
+        assert_eq!(wanted, receiver(minute));
+        keep_longer_timer(&mut wanted, &receiver(2 * minute));
+        assert_eq!(wanted["ack_wait"], receiver(2 * minute)["ack_wait"]);
     }
 
     #[test]
@@ -268,11 +365,11 @@ mod tests {
         let mut found = wanted.clone();
         found["storage"] = json!("memory");
         found["subjects"].as_array_mut().unwrap().push(json!("other"));
-        assert_eq!(drift(&wanted, &found), []);
+        assert_eq!(drift(&wanted, &found, &[]), []);
         found["num_replicas"] = json!(1);
         found["max_age"] = json!(1_000_000_000);
         found["retention"] = json!("limits");
-        let texts: Vec<_> = drift(&wanted, &found).into_iter().map(|drift| (drift.text, drift.fatal)).collect();
+        let texts: Vec<_> = drift(&wanted, &found, &[]).into_iter().map(|drift| (drift.text, drift.fatal)).collect();
         let expected = [
             ("max_age: 1s → 0s", false),
             ("num_replicas: 1 → 3", false),

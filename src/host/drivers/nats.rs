@@ -76,6 +76,8 @@ fn options(config: &Config) -> Result<Options, QueueError> {
         channel: consumer.channel.clone(),
         ordered: consumer.ordered,
         filter: consumer.filter.clone(),
+        dead_letters: consumer.dead_letter,
+        lease: consumer.lease,
     });
     Ok(Options {
         url,

@@ -1,5 +1,9 @@
 //! Settles deliveries: confirmed acknowledgements, returns, and stored copies before acknowledgements.
+//!
+//! The server has no fence, so an acknowledgement that comes late takes effect on the next delivery. Before each one, the lease is
+//! looked at again: a copy or a note may have taken long.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_nats::Subject;
@@ -7,22 +11,34 @@ use futures_util::future::join_all;
 use hostler_queue::{LeaseError, LeaseHandle, QueueError, Settlement, Unsettled};
 use tokio::time::Instant;
 
+use super::STALE;
 use super::shared::Shared;
 use crate::acks::{DONE, PROGRESS, back_after};
 use crate::api::{self, PublishError};
 use crate::declare::missing;
-use crate::hand::{Handed, lost};
+use crate::hand::{Handed, certain, lost};
 use crate::line::Unanswered;
 
+/// Maximum time to wait until a dead letter is stored. The other settlements of a batch wait for it.
+const STORED: Duration = Duration::from_secs(3);
+
+/// Maximum time to wait for the answer that shows that an acknowledgement would not come late.
+const PROMPT: Duration = Duration::from_secs(1);
+
+/// Delay before a message that cannot be dead-lettered is received again. One that does not fit will not fit soon.
+const NOT_YET: Duration = Duration::from_secs(1);
+const UNFIT: Duration = Duration::from_secs(60);
+
 impl Shared {
-    pub(super) async fn settle_all(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
+    pub(super) async fn settle_all(self: &Arc<Self>, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
         let begun: Vec<_> = {
             let now = Instant::now();
             self.change(|hand| batch.iter().map(|settlement| hand.settle(settlement.receipt(), now)).collect())
         };
         let settling = batch.iter().zip(begun).map(|(settlement, begun)| async move {
             let (handed, until) = begun?;
-            let settled = self.settle(&handed, settlement).await;
+            let end = until.min(handed.certain_until(self.timer()));
+            let settled = self.settle(&handed, settlement, end).await;
             settled.inspect_err(|_| self.change(|hand| hand.failed(handed.key, until)))
         });
         let settled = join_all(settling).await;
@@ -32,15 +48,21 @@ impl Shared {
         batch.into_iter().zip(settled).map(unsettled).collect()
     }
 
-    async fn settle(&self, handed: &Handed, settlement: &Settlement) -> Result<(), LeaseError> {
+    /// Settles a delivery whose lease ends at `end`.
+    async fn settle(
+        self: &Arc<Self>,
+        handed: &Handed,
+        settlement: &Settlement,
+        end: Instant,
+    ) -> Result<(), LeaseError> {
         match settlement {
-            Settlement::Ack(_) => self.remove(handed).await,
-            Settlement::Release(_, delay) => self.back(handed, *delay).await,
+            Settlement::Ack(_) => self.remove(handed, end).await,
+            Settlement::Release(_, delay) => self.back(handed, *delay, end).await,
             Settlement::GiveBack(_, delay) => {
                 self.uncount(handed).await;
-                self.back(handed, *delay).await
+                self.back(handed, *delay, end).await
             }
-            Settlement::DeadLetter { reason, .. } => self.dead_letter(handed, reason).await,
+            Settlement::DeadLetter { reason, .. } => self.dead_letter(handed, (reason, handed.attempt), end).await,
         }
     }
 
@@ -59,15 +81,22 @@ impl Shared {
         join_all(extending).await
     }
 
-    /// Removes a message from the queue.
-    async fn remove(&self, handed: &Handed) -> Result<(), LeaseError> {
+    /// Removes a message from the queue, until `end`.
+    async fn remove(self: &Arc<Self>, handed: &Handed, end: Instant) -> Result<(), LeaseError> {
+        in_time(end)?;
         self.acknowledge(&handed.reply, DONE.to_owned()).await?;
         self.change(|hand| hand.removed(handed.key));
+        if handed.uncounted > 0 {
+            let (shared, key) = (Arc::clone(self), handed.key);
+            // A task, because nobody waits for it.
+            tokio::spawn(async move { shared.service.notes.remove(&shared.source.stream, key).await });
+        }
         Ok(())
     }
 
-    /// Returns a message to the queue, where it is visible after `delay`.
-    async fn back(&self, handed: &Handed, delay: Duration) -> Result<(), LeaseError> {
+    /// Returns a message to the queue, where it is visible after `delay`. Does so until `end`.
+    async fn back(&self, handed: &Handed, delay: Duration, end: Instant) -> Result<(), LeaseError> {
+        in_time(end)?;
         let due = Instant::now() + delay;
         self.acknowledge(&handed.reply, back_after(delay)).await?;
         self.change(|hand| hand.went_back(handed.key, Some(due)));
@@ -80,27 +109,28 @@ impl Shared {
         self.service.notes.write(&self.source.stream, handed.key, stamp.stored_at, handed.uncounted + 1).await;
     }
 
-    async fn dead_letter(&self, handed: &Handed, reason: &str) -> Result<(), LeaseError> {
-        self.dead_letter_after(handed, reason, handed.attempt).await
-    }
-
-    /// Stores a copy in the dead-letter queue, and then removes the message.
-    async fn dead_letter_after(&self, handed: &Handed, reason: &str, attempts: u32) -> Result<(), LeaseError> {
+    /// Stores a copy in the dead-letter queue, and then removes the message, until `end`. `story`: the reason, and the number of
+    /// attempts.
+    async fn dead_letter(
+        self: &Arc<Self>,
+        handed: &Handed,
+        story: (&str, u32),
+        end: Instant,
+    ) -> Result<(), LeaseError> {
         let (source, service) = (&self.source, &self.service);
         let Some(dead_letters) = &source.dead_letters else {
             return Err(LeaseError::Refused(format!("the queue `{}` has no dead-letter queue", source.stream)));
         };
-        let (places, story) = ((&*source.stream, &**dead_letters), (reason, &*source.channel.to_string(), attempts));
+        let (channel, stream) = (source.channel.to_string(), service.names.queue(dead_letters));
+        let (places, story) = ((&*source.stream, &**dead_letters), (story.0, &*channel, story.1));
         let copy = handed.mail.dead_letter(&service.names, places, story, service.line.max_payload());
-        api::publish(&service.line, copy).await.map_err(|error| match error {
-            PublishError::Missing => {
-                LeaseError::Refused(missing(&format!("queue `{}`", service.names.queue(dead_letters))).to_string())
-            }
+        api::publish_within(STORED, &service.line, &stream, copy).await.map_err(|error| match error {
+            PublishError::Missing => LeaseError::Refused(missing(&format!("queue `{stream}`")).to_string()),
             PublishError::TooLarge(why) => LeaseError::Unfit(why),
             PublishError::Other(QueueError::Refused(why)) => LeaseError::Refused(why),
-            PublishError::Other(QueueError::Unavailable(why)) => LeaseError::Retry(why),
+            PublishError::Other(QueueError::Unavailable(why)) | PublishError::Unattended(why) => LeaseError::Retry(why),
         })?;
-        self.remove(handed).await
+        self.remove(handed, end).await
     }
 
     /// Acknowledges a delivery, and waits until the server has taken notice.
@@ -140,25 +170,69 @@ impl Shared {
     }
 
     /// Dead-letters messages that were received too often without being settled.
-    pub(super) async fn wear_out(&self, messages: Vec<Handed>) {
+    pub(super) async fn wear_out(self: &Arc<Self>, messages: Vec<Handed>) {
         let wearing = messages.iter().map(|handed| async move {
             let attempts = handed.attempt.saturating_sub(1);
             let reason = format!("received {attempts} times without being settled");
-            let message_id = &handed.mail.message.id;
-            tracing::warn!(stream = self.source.stream, message_id, reason, "dead-lettered by the queue");
-            if let Err(error) = self.dead_letter_after(handed, &reason, attempts).await {
-                tracing::warn!(stream = self.source.stream, message_id, %error, "cannot dead-letter a message");
-                self.put_back(handed, Duration::from_secs(1)).await;
+            let (stream, message_id) = (&self.source.stream, &handed.mail.message.id);
+            let end = handed.certain_until(self.timer());
+            match self.dead_letter(handed, (&reason, attempts), end).await {
+                Ok(()) => tracing::warn!(stream, message_id, reason, "dead-lettered by the queue"),
+                Err(error @ LeaseError::Unfit(_)) => {
+                    tracing::error!(
+                        stream,
+                        message_id,
+                        %error,
+                        "a message that was received too often cannot be dead-lettered, and stays: raise max_payload of NATS"
+                    );
+                    self.put_back(handed, UNFIT).await;
+                }
+                Err(error) => {
+                    tracing::warn!(stream, message_id, %error, "cannot dead-letter a message yet");
+                    self.put_back(handed, NOT_YET).await;
+                }
             }
         });
         join_all(wearing).await;
     }
 
-    /// Returns a message that no caller waits for. If that fails, the server delivers it again later.
+    /// Returns a message that no caller waits for. If that fails, or would come late, the server delivers it again later.
     async fn put_back(&self, handed: &Handed, delay: Duration) {
-        if let Err(error) = self.back(handed, delay).await {
+        let end = self.certain_end(handed).await;
+        if let Err(error) = self.back(handed, delay, end).await {
             tracing::debug!(stream = self.source.stream, %error, "NATS delivers a message again later");
             self.change(|hand| hand.went_back(handed.key, None));
         }
+    }
+
+    /// Returns the time until which an acknowledgement takes effect on this delivery and on no other. For a message that has been in
+    /// hand for a while, the server first must answer at once: what is sent may wait somewhere on its way.
+    async fn certain_end(&self, handed: &Handed) -> Instant {
+        let (now, end) = (Instant::now(), handed.certain_until(self.timer()));
+        if now.saturating_duration_since(handed.touched) < STALE || now >= end {
+            return end;
+        }
+        let answer = self.service.line.request_within(PROMPT, &handed.reply, None, PROGRESS.into()).await;
+        // This message's timer has begun anew, or nothing is certain.
+        if answer.is_ok() { certain(now, self.timer()) } else { now }
+    }
+}
+
+/// # Errors
+/// The lease has ended.
+fn in_time(end: Instant) -> Result<(), LeaseError> {
+    if Instant::now() < end { Ok(()) } else { Err(lost()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_settled_at_the_end_of_a_lease_or_after_it() {
+        let end = Instant::now() + PROMPT;
+        assert_eq!(in_time(end), Ok(()));
+        tokio::time::advance(PROMPT).await;
+        assert_eq!(in_time(end), Err(lost()));
     }
 }
