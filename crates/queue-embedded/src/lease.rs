@@ -16,8 +16,8 @@ use super::send::place;
 use super::topology::{Target, is_ordered};
 use hostler_queue::{Delivery, Receipt, Receive, dead_letter_attributes};
 use hostler_types::message::{MAX_ATTRIBUTES, Message, TraceContext};
-pub(super) use set_aside::is_of_the_row;
-use set_aside::{SetAside, lossy, read_stored, rescue, set_aside};
+pub(super) use set_aside::{SetAside, is_of_the_row, set_aside};
+use set_aside::{lossy, read_stored, rescue};
 
 /// A queue as opened by its consumer.
 #[derive(Debug)]
@@ -357,6 +357,12 @@ fn remove(db: &Connection, queue: i64, entry: &Entry, now: i64) -> rusqlite::Res
 }
 
 impl Entry {
+    /// Returns an entry without a lease, as the owner of its queue knows it.
+    pub(super) fn owned(enqueued_at: i64, seq: i64, attempts: u32) -> Self {
+        let ticket = Ticket { enqueued_at, seq, lease: 0 };
+        Self { ticket, attempts: Attempts::Counted(attempts), group: Group::None }
+    }
+
     /// Returns the key of the entry's content.
     pub(super) fn seq(&self) -> i64 {
         self.ticket.seq

@@ -6,6 +6,7 @@ mod depth;
 mod file;
 mod lease;
 mod look;
+mod owned;
 mod provision;
 mod queue;
 mod registration;
@@ -38,6 +39,7 @@ use topology::Target;
 use writer::{Need, Writer, close_all};
 
 pub use clock::{Clock, SystemClock};
+pub use owned::{Batch, Cursor, Load, Moved, NewMessage, OwnedQueues, Page, Place, Step, Stored, Turn, Turned, Wanted};
 
 /// Maximum size of a message in bytes, with its attributes: 16 MiB (limit of this driver).
 pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;

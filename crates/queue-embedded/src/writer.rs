@@ -131,6 +131,11 @@ impl Writer {
         self.time.monotonic()
     }
 
+    /// Returns the time of the queue's clock in milliseconds.
+    pub(super) fn now(&self) -> i64 {
+        self.time.now()
+    }
+
     /// Runs `work` on the worker. Writes share a transaction with other pending writes.
     pub(super) async fn call<T, W>(&self, need: Need, work: W) -> Result<T, QueueError>
     where

@@ -1,0 +1,204 @@
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use hostler_queue::{Admin, Broker, ChannelSpec, REASON_ATTRIBUTE, Receive};
+use hostler_types::message::{AttributeValue, Outgoing};
+use tokio_util::sync::CancellationToken;
+
+struct Bench {
+    _folder: tempfile::TempDir,
+    path: std::path::PathBuf,
+    broker: EmbeddedBroker,
+    owned: OwnedQueues,
+}
+
+fn channels() -> [Channel; 2] {
+    ["retry-high", "retry"].map(|name| name.parse().unwrap())
+}
+
+async fn own(path: &Path) -> (EmbeddedBroker, OwnedQueues) {
+    let broker = EmbeddedBroker::open(path).unwrap();
+    let owned = broker.own(&channels(), &"retry-dlq".parse().unwrap()).await.unwrap();
+    (broker, owned)
+}
+
+async fn bench() -> Bench {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue.db");
+    let (broker, owned) = own(&path).await;
+    Bench { _folder: folder, path, broker, owned }
+}
+
+fn new(id: &str, subject: &str, at: i64, due: i64) -> NewMessage {
+    NewMessage {
+        queue: 1,
+        id: id.to_owned(),
+        subject: subject.to_owned(),
+        attributes: Attributes::from([("a".to_owned(), AttributeValue::Text("1".to_owned()))]),
+        body: Bytes::from(id.to_owned()),
+        attempts: 0,
+        enqueued_at: at,
+        due,
+        parked: false,
+    }
+}
+
+fn due(until: i64, after: Option<Cursor>, max: usize) -> Load {
+    let wanted = Wanted::Due { after, until };
+    Load { queue: 1, wanted, skip: Arc::default(), max, max_bytes: usize::MAX }
+}
+
+fn parked(subject: &str) -> Load {
+    Load { wanted: Wanted::Parked(subject.into()), ..due(0, None, 10) }
+}
+
+impl Bench {
+    async fn store(&self, messages: Vec<NewMessage>) -> Vec<Place> {
+        self.owned.turn(Turn { new: messages, ..Turn::default() }).await.unwrap().new
+    }
+
+    async fn step(&self, step: Step) {
+        self.owned.turn(Turn { steps: vec![step], ..Turn::default() }).await.unwrap();
+    }
+
+    async fn load(&self, load: Load) -> Page {
+        self.owned.turn(Turn { loads: vec![load], ..Turn::default() }).await.unwrap().pages.remove(0)
+    }
+
+    async fn dead_letters(&self) -> Vec<Message> {
+        let mut dead = Vec::new();
+        let mut keep = |message: &Message| {
+            dead.push(message.clone());
+            ControlFlow::Continue(())
+        };
+        self.broker.peek(&"retry-dlq".parse().unwrap(), &mut keep).await.unwrap();
+        dead
+    }
+}
+
+fn ids(page: &Page) -> Vec<&str> {
+    page.messages.iter().map(|stored| &*stored.message.id).collect()
+}
+
+#[tokio::test]
+async fn messages_are_read_in_the_order_in_which_they_become_due() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    bench.store(vec![new("c", "s", now, now + 30), new("a", "s", now, now + 10), new("b", "s", now, now + 20)]).await;
+    let first = bench.load(due(now + 100, None, 2)).await;
+    assert_eq!((ids(&first), first.has_more), (vec!["a", "b"], true));
+    let stored = &first.messages[0];
+    assert_eq!((stored.due, stored.attempts, stored.message.routing_key.as_deref()), (now + 10, 0, Some("s")));
+    assert_eq!(stored.message.attributes["a"].as_text(), Some("1"));
+    let second = bench.load(due(now + 100, first.end, 2)).await;
+    assert_eq!((ids(&second), second.has_more), (vec!["c"], false));
+    let soon = bench.load(due(now + 19, None, 9)).await;
+    assert_eq!((ids(&soon), soon.has_more), (vec!["a"], false), "no later than asked for");
+    let skip = Arc::new(HashSet::from([first.messages[0].place.seq]));
+    let page = bench.load(Load { skip, ..due(now + 100, None, 1) }).await;
+    assert_eq!((ids(&page), page.has_more), (vec!["b"], true));
+    let page = bench.load(Load { max_bytes: 1, ..due(now + 100, None, 9) }).await;
+    assert_eq!((ids(&page), page.has_more), (vec!["a"], true), "the bytes are bounded, but one message fits");
+}
+
+#[tokio::test]
+async fn steps_move_messages() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let places = bench.store(["a", "b", "c"].map(|id| new(id, "s", now, now)).into()).await;
+    bench.step(Step::Reschedule { place: places[0], attempts: 3, due: now + 50 }).await;
+    bench.step(Step::Remove(places[1])).await;
+    bench.step(Step::DeadLetter { place: places[2], attempts: 7, reason: "gave up".to_owned() }).await;
+    let page = bench.load(due(now + 100, None, 9)).await;
+    assert_eq!((ids(&page), page.messages[0].attempts, page.messages[0].due), (vec!["a"], 3, now + 50));
+    let dead = bench.dead_letters().await;
+    assert_eq!((dead.len(), &*dead[0].id, &*dead[0].body), (1, "c", &b"c"[..]));
+    assert_eq!(dead[0].attributes[REASON_ATTRIBUTE].as_text(), Some("gave up"));
+    assert_eq!(dead[0].attributes["hostler-attempts"].as_text(), Some("7"));
+    assert_eq!(bench.owned.count().await.unwrap(), (vec![0, 1], 1));
+    // A step for a message that is gone changes nothing.
+    bench.step(Step::DeadLetter { place: places[1], attempts: 7, reason: "gave up".to_owned() }).await;
+    bench.step(Step::Remove(places[2])).await;
+    assert_eq!(bench.owned.count().await.unwrap(), (vec![0, 1], 1));
+}
+
+#[tokio::test]
+async fn parked_messages_wait_for_their_subject_and_outlive_a_restart() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let at_once = NewMessage { parked: true, ..new("c", "s", now, now + 9) };
+    let places = bench.store(vec![new("a", "s", now, now), new("b", "t", now, now), at_once]).await;
+    for (place, subject) in [(places[0], "s"), (places[1], "t")] {
+        bench.step(Step::Park { place, subject: subject.into() }).await;
+    }
+    assert!(bench.load(due(now + 100, None, 9)).await.messages.is_empty());
+    let Bench { _folder, path, broker, owned } = bench;
+    drop((broker, owned));
+    let (broker, owned) = own(&path).await;
+    let bench = Bench { _folder, path, broker, owned };
+    let subjects = bench.owned.parked().await.unwrap();
+    assert_eq!(subjects, [(1, "s".to_owned()), (1, "t".to_owned())]);
+    let page = bench.load(parked("s")).await;
+    assert_eq!((ids(&page), page.messages[1].due), (vec!["a", "c"], now + 9));
+    bench.step(Step::Reschedule { place: places[0], attempts: 1, due: now + 5 }).await;
+    bench.step(Step::Remove(places[2])).await;
+    assert!(bench.load(parked("s")).await.messages.is_empty());
+    assert_eq!(ids(&bench.load(due(now + 100, None, 9)).await), ["a"]);
+    bench.step(Step::DeadLetter { place: places[1], attempts: 0, reason: "x".to_owned() }).await;
+    assert!(bench.owned.parked().await.unwrap().is_empty());
+    assert_eq!(bench.dead_letters().await.len(), 1);
+}
+
+#[tokio::test]
+async fn the_rows_are_those_of_any_other_queue() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    bench.store(vec![new("a", "s", now, now + 60_000), NewMessage { parked: true, ..new("b", "s", now, now) }]).await;
+    let depth = bench.broker.depths(&["retry".parse().unwrap()]).await.unwrap().remove(0);
+    assert_eq!((depth.visible, depth.delayed, depth.dead_lettered), (1, Some(1), 0));
+    // What another process sends to the queue is found, and its write is told.
+    let turn = Turn { loads: vec![due(now + 100, None, 9)], ..Turn::default() };
+    bench.owned.turn(turn.clone()).await.unwrap();
+    assert!(!bench.owned.turn(turn.clone()).await.unwrap().others_wrote);
+    let other = EmbeddedBroker::open(&bench.path).unwrap();
+    let message = Outgoing { body: b"x".to_vec(), routing_key: Some("t".to_owned()), ..Outgoing::default() };
+    other.send(&"retry".parse().unwrap(), vec![message]).await.remove(0).unwrap();
+    let until = bench.owned.now();
+    let turned = bench.owned.turn(Turn { loads: vec![due(until, None, 9)], ..turn }).await.unwrap();
+    assert!(turned.others_wrote);
+    assert_eq!(turned.pages[0].messages[0].message.routing_key.as_deref(), Some("t"));
+    // A dead letter can be received as from any other queue.
+    let place = turned.pages[0].messages[0].place;
+    bench.step(Step::DeadLetter { place, attempts: 1, reason: "x".to_owned() }).await;
+    let queue = other.open(&ChannelSpec::new("retry-dlq".parse().unwrap())).await.unwrap();
+    let request = Receive { max: 1, wait: Duration::ZERO, lease: Duration::from_secs(9) };
+    assert_eq!(queue.receive(request, &CancellationToken::new()).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_read_is_set_aside() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    bench.store(vec![new("a", "s", now, now), new("b", "s", now, now)]).await;
+    let meddler = Connection::open(&bench.path).unwrap();
+    meddler.execute("UPDATE content SET attributes = '{' WHERE id = 'a'", []).unwrap();
+    assert_eq!(ids(&bench.load(due(now, None, 9)).await), ["b"]);
+    let dead = bench.dead_letters().await;
+    assert_eq!((dead.len(), &*dead[0].id), (1, "a"));
+}
+
+#[tokio::test]
+async fn a_turn_with_a_new_message_is_flushed_and_others_are_not() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let level = async || {
+        let read = |db: &Session<'_>| db.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0));
+        bench.owned.writer.call(Need::Read, read).await.unwrap()
+    };
+    let places = bench.store(vec![new("a", "s", now, now)]).await;
+    assert_eq!(level().await, 2, "FULL");
+    bench.step(Step::Remove(places[0])).await;
+    assert_eq!(level().await, 1, "NORMAL");
+}
