@@ -12,11 +12,11 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior, ffi};
 use rustix::process::{Resource, getrlimit};
 
-use super::Worker;
 use super::clock::{Clock, QueueTime};
 use super::companions::{self, Claim, ClaimError, Foreign, Wal, WalState};
 use super::rows::sqlite_code;
 use super::schema::{self, Lacking};
+use super::{Sharing, Worker};
 use hostler_queue::QueueError;
 
 /// Maximum time to wait for a lock that another process holds.
@@ -142,9 +142,9 @@ impl Drop for Opened {
 }
 
 /// Opens the queue at `path`. Creates a missing file.
-pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker) -> Result<Opened, QueueError> {
+pub(super) fn open(path: &Path, clock: Arc<dyn Clock>, worker: Worker, sharing: Sharing) -> Result<Opened, QueueError> {
     let claim = companions::claim(path).map_err(|error| unclaimed(path, error))?;
-    let db = connect(path, worker).map_err(|error| error.of(path))?;
+    let db = connect(path, worker, sharing).map_err(|error| error.of(path))?;
     let time = QueueTime::of(&db, clock).map_err(|error| fault(path, &error))?;
     let wal = Wal::of(path).map_err(|error| unclaimed(path, error))?;
     let opened = Opened { db, path: path.to_owned(), time, claim: Some(claim), wal };
@@ -163,7 +163,7 @@ pub(super) fn open_to_look(path: &Path, clock: Arc<dyn Clock>) -> Result<Opened,
             companions::check(path).map_err(|error| unclaimed(path, error))?;
             empty(path, clock).map_err(|error| error.of(path))?
         }
-        Ok(true) | Err(_) => open(path, clock, Worker::Thread)?,
+        Ok(true) | Err(_) => open(path, clock, Worker::Thread, Sharing::Processes)?,
     };
     opened.db.pragma_update(None, "query_only", true).map_err(|error| opened.fault(&error))?;
     Ok(opened)
@@ -221,7 +221,7 @@ impl From<rusqlite::Error> for OpenError {
     }
 }
 
-fn connect(path: &Path, worker: Worker) -> Result<Connection, OpenError> {
+fn connect(path: &Path, worker: Worker, sharing: Sharing) -> Result<Connection, OpenError> {
     let mut db =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.busy_handler((worker == Worker::Thread).then_some(wait_for_lock as fn(i32) -> bool))?;
@@ -229,6 +229,10 @@ fn connect(path: &Path, worker: Worker) -> Result<Connection, OpenError> {
     // Otherwise SQLite compiles a statement again whenever one of its parameters that could matter for the query plan
     // changes, such as the parameter of a LIMIT.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    if sharing == Sharing::None {
+        // Must come before the first access: SQLite then needs no memory that it shares with other processes.
+        db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    }
     if db.is_readonly(MAIN_DB)? {
         return Err(OpenError::Refused(format!("the queue `{}` is read-only for this user", path.display())));
     }

@@ -54,6 +54,30 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Kind of worker that runs the driver's operations.
     pub worker: Worker,
+    /// Processes that may have the file open at the same time.
+    pub sharing: Sharing,
+}
+
+/// Processes that may have a queue's file open at the same time as this one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Any processes of this machine. The file must be on a local disk.
+    #[default]
+    Processes,
+    /// None. The file may be on a network file system.
+    None,
+}
+
+impl Sharing {
+    /// Returns the sharing that the file system at `path` allows: on a network file system, SQLite cannot share a file
+    /// between processes.
+    pub fn at(path: &Path) -> Self {
+        // Magic numbers of statfs(2): NFS, SMB, SMB 2, CIFS, Ceph, AFS, 9P, Lustre, GPFS.
+        const NETWORK: [u64; 9] =
+            [0x6969, 0x517b, 0xfe53_4d42, 0xff53_4d42, 0x00c3_6400, 0x5346_414f, 0x0102_1997, 0x0bd0_0bd0, 0x4750_4653];
+        let is_network = |found: rustix::fs::StatFs| NETWORK.contains(&(found.f_type as u64 & 0xffff_ffff));
+        if rustix::fs::statfs(path).is_ok_and(is_network) { Self::None } else { Self::Processes }
+    }
 }
 
 /// Kind of worker that runs the driver's operations.
@@ -72,7 +96,12 @@ pub enum Worker {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { dedupe_window: DEDUPE_WINDOW, clock: Arc::new(SystemClock), worker: Worker::Thread }
+        Self {
+            dedupe_window: DEDUPE_WINDOW,
+            clock: Arc::new(SystemClock),
+            worker: Worker::Thread,
+            sharing: Sharing::default(),
+        }
     }
 }
 
@@ -106,7 +135,7 @@ impl EmbeddedBroker {
     /// # Errors
     /// Same as [`EmbeddedBroker::open`].
     pub fn open_with(path: &Path, options: Options) -> Result<Self, QueueError> {
-        Self::over(file::open(path, Arc::clone(&options.clock), options.worker)?, options)
+        Self::over(file::open(path, Arc::clone(&options.clock), options.worker, options.sharing)?, options)
     }
 
     /// Opens the file read-only. If the file is missing, opens an empty queue instead of creating the file.

@@ -430,7 +430,7 @@ impl Job for Box<dyn Command> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SystemClock, file};
+    use crate::{Sharing, SystemClock, file};
     use std::sync::Arc;
 
     /// Checks the setting of SQLite, because a test cannot cut the power. FULL (2) flushes each commit to the disk.
@@ -439,7 +439,7 @@ mod tests {
     async fn only_durable_calls_flush() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("queue.db");
-        let opened = file::open(&path, Arc::new(SystemClock), Worker::Thread).unwrap();
+        let opened = file::open(&path, Arc::new(SystemClock), Worker::Thread, Sharing::Processes).unwrap();
         let writer = Writer::start(opened, Worker::Thread).unwrap();
         for (need, expected) in [(Need::Durable, 2), (Need::Write, 1), (Need::Durable, 2)] {
             let level: i64 =

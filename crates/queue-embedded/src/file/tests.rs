@@ -11,7 +11,7 @@ fn filled(path: &Path) -> Opened {
 }
 
 fn opened(path: &Path) -> Opened {
-    open(path, Arc::new(SystemClock), Worker::Thread).unwrap()
+    open(path, Arc::new(SystemClock), Worker::Thread, Sharing::Processes).unwrap()
 }
 
 fn insert(opened: &Opened, rows: usize) {
@@ -53,7 +53,8 @@ fn a_removed_or_replaced_log_is_noticed_and_its_messages_are_saved() {
 #[test]
 fn a_path_that_is_not_a_file_is_refused_with_the_cure() {
     for path in ["/dev/null", "/dev/full"] {
-        let error = open(Path::new(path), Arc::new(SystemClock), Worker::Thread).err().unwrap().to_string();
+        let error =
+            open(Path::new(path), Arc::new(SystemClock), Worker::Thread, Sharing::Processes).err().unwrap().to_string();
         assert!(error.contains("it is a pipe or a device; name another path"), "{error}");
     }
 }
@@ -70,7 +71,7 @@ fn an_open_refuses_a_log_that_is_created_beside_the_index_of_a_removed_one() {
         if is_saved {
             told(&host, "was removed or replaced while a hostler has it open");
         }
-        let late = open(&path, Arc::new(SystemClock), Worker::Thread);
+        let late = open(&path, Arc::new(SystemClock), Worker::Thread, Sharing::Processes);
         if let Ok(late) = &late {
             insert(late, 1);
         }
@@ -97,7 +98,8 @@ fn an_emptied_log_is_noticed_and_damages_nothing() {
         }
         told(&queue, "was emptied while a hostler had it open");
         if !writes_on {
-            let error = open(&path, Arc::new(SystemClock), Worker::Thread).err().unwrap().to_string();
+            let error =
+                open(&path, Arc::new(SystemClock), Worker::Thread, Sharing::Processes).err().unwrap().to_string();
             assert!(error.contains("was emptied while a hostler had it open"), "{error}");
         }
         drop(queue);
@@ -128,7 +130,8 @@ fn the_log_of_a_deleted_file_is_kept_for_its_exact_copy() {
         match left {
             Some(left) => assert_eq!(rows(&opened(&path("queue.db"))), left, "{replacement:?}"),
             None => {
-                let error = open(&path("queue.db"), Arc::new(SystemClock), Worker::Thread).err().unwrap();
+                let error =
+                    open(&path("queue.db"), Arc::new(SystemClock), Worker::Thread, Sharing::Processes).err().unwrap();
                 assert!(error.to_string().contains("move that file back"), "{error}");
             }
         }

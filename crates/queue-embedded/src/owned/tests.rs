@@ -202,3 +202,29 @@ async fn a_turn_with_a_new_message_is_flushed_and_others_are_not() {
     bench.step(Step::Remove(places[0])).await;
     assert_eq!(level().await, 1, "NORMAL");
 }
+
+#[tokio::test]
+async fn a_file_on_a_network_file_system_is_not_shared_and_outlives_its_process() {
+    assert_eq!(crate::Sharing::at(Path::new("/")), crate::Sharing::Processes, "a local disk");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue.db");
+    let options = || crate::Options { sharing: crate::Sharing::None, ..crate::Options::default() };
+    let open = async || {
+        let broker = EmbeddedBroker::open_with(&path, options())?;
+        let owned = broker.own(&channels(), &"retry-dlq".parse().unwrap()).await?;
+        Ok::<_, QueueError>((broker, owned))
+    };
+    let (broker, owned) = open().await.unwrap();
+    let now = owned.now();
+    owned.turn(Turn { new: vec![new("a", "s", now, now)], ..Turn::default() }).await.unwrap();
+    assert!(!folder.path().join("queue.db-shm").exists(), "there is no memory to share");
+    // As after the end of the process, with what it left.
+    let copy = folder.path().join("copy.db");
+    for end in ["", "-wal"] {
+        std::fs::copy(format!("{}{end}", path.display()), format!("{}{end}", copy.display())).unwrap();
+    }
+    drop((broker, owned));
+    let broker = EmbeddedBroker::open_with(&copy, options()).unwrap();
+    let owned = broker.own(&channels(), &"retry-dlq".parse().unwrap()).await.unwrap();
+    assert_eq!(owned.count().await.unwrap(), (vec![0, 1], 0));
+}
