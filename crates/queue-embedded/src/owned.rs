@@ -84,6 +84,13 @@ pub enum Step {
         /// Subject that the message waits for.
         subject: Arc<str>,
     },
+    /// Stores the time until which a subject is closed. [`OwnedQueues::closed`] returns it.
+    Close {
+        /// The subject.
+        subject: Arc<str>,
+        /// Time in milliseconds by the queue's clock.
+        until: i64,
+    },
     /// Moves the message to the dead-letter queue.
     DeadLetter {
         /// The message.
@@ -94,6 +101,9 @@ pub enum Step {
         reason: String,
     },
 }
+
+/// Scope of closed subjects in the table of deduplication keys.
+const CLOSED: &str = "closed";
 
 /// Position in the order in which messages become due: time, time of storing, number.
 pub type Cursor = (i64, i64, i64);
@@ -239,6 +249,22 @@ impl OwnedQueues {
         self.writer.call(Need::Read, move |db| page::parked_subjects(db, &sources)).await
     }
 
+    /// Returns the subjects that are closed, each with the time in milliseconds by the queue's clock. Removes those whose
+    /// time has passed.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub async fn closed(&self) -> Result<Vec<(String, i64)>, QueueError> {
+        let closed = |db: &Session<'_>| {
+            db.prepare_cached("DELETE FROM dedupe WHERE scope = ?1 AND sent_at <= ?2")?
+                .execute(params![CLOSED, db.now()])?;
+            db.prepare_cached("SELECT key, sent_at FROM dedupe WHERE scope = ?1")?
+                .query_map([CLOSED], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect()
+        };
+        self.writer.call(Need::Write, closed).await
+    }
+
     /// Returns the number of messages in each queue, and in the dead-letter queue.
     ///
     /// # Errors
@@ -330,6 +356,14 @@ fn apply(db: &Session<'_>, sources: &[Source], step: &Step) -> rusqlite::Result<
                  WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3",
             )?
             .execute(params![source.queue, place.enqueued_at, place.seq, &**subject])?;
+        }
+        Step::Close { subject, until } => {
+            // Senders remove rows whose time has passed.
+            db.prepare_cached(
+                "INSERT INTO dedupe (scope, key, id, sent_at) VALUES (?1, ?2, '', ?3)
+                 ON CONFLICT (scope, key) DO UPDATE SET sent_at = ?3",
+            )?
+            .execute(params![CLOSED, &**subject, until])?;
         }
         Step::DeadLetter { place, attempts, reason } => {
             let Some(source) = source(place) else { return Ok(()) };

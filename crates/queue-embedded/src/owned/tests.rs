@@ -228,3 +228,17 @@ async fn a_file_on_a_network_file_system_is_not_shared_and_outlives_its_process(
     let owned = broker.own(&channels(), &"retry-dlq".parse().unwrap()).await.unwrap();
     assert_eq!(owned.count().await.unwrap(), (vec![0, 1], 0));
 }
+
+#[tokio::test]
+async fn a_closed_subject_stays_closed_after_a_restart() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let close = |subject: &str, until| Step::Close { subject: subject.into(), until };
+    for step in [close("a", now + 60_000), close("a", now + 70_000), close("b", now)] {
+        bench.step(step).await;
+    }
+    let Bench { _folder, path, broker, owned } = bench;
+    drop((broker, owned));
+    let (_broker, owned) = own(&path).await;
+    assert_eq!(owned.closed().await.unwrap(), [("a".to_owned(), now + 70_000)]);
+}
