@@ -136,6 +136,26 @@ choice! {
     }
 }
 
+choice! {
+    /// Growth of the retry service's waits between deliveries.
+    RetryBackoff {
+        /// Every wait is the same.
+        Fixed = "fixed",
+        /// The waits double, with jitter, up to a maximum.
+        Exponential = "exponential",
+    }
+}
+
+choice! {
+    /// End of a message of the retry service that expires.
+    Expired {
+        /// The message is removed.
+        Drop = "drop",
+        /// The message moves to the dead-letter queue.
+        DeadLetter = "dead-letter",
+    }
+}
+
 impl LogFormat {
     /// Returns the default log format. The default is text if the log is written to a terminal, because a person reads
     /// it there. Otherwise, the default is JSON.

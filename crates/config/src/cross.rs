@@ -9,6 +9,7 @@ use super::error::Problem;
 use super::grants::NatsUrl;
 use super::keys::MAX_IN_FLIGHT;
 use super::paths::shared_file;
+use super::retry::{NatsServers, priorities};
 use super::settings::{Section, Settings};
 use super::source::Source;
 use super::units::duration_text;
@@ -21,7 +22,11 @@ const SHORT_DELAY: Duration = Duration::from_secs(15 * 60);
 /// Adds the faults between keys of `settings` to `problems`. Skips values that are faulty by themselves.
 pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Problem>) {
     // A fault in `consumers` itself has already been reported.
-    if settings.consumers.is_empty() && !problems.iter().any(|problem| problem.key.starts_with("consumer")) {
+    let serves_retries = settings.root().is_set("retry.nats");
+    if settings.consumers.is_empty()
+        && !serves_retries
+        && !problems.iter().any(|problem| problem.key.starts_with("consumer"))
+    {
         problems.push(Problem {
             key: "consumers".to_owned(),
             place: source.near("consumers"),
@@ -47,6 +52,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     problems.extend(health_file(&settings.root(), source));
     problems.extend(rabbitmq_url(&settings.root()));
     problems.extend(nats(&settings.root()));
+    problems.extend(retry_service(settings));
     shared_queues(settings, problems);
     dead_letter_queues(settings, problems);
     if on_sqs {
@@ -106,6 +112,41 @@ fn nats(root: &Section<'_>) -> Option<Problem> {
         let fault = format!("the user has another proof already: {}", root.path("queue.nats.credentials"));
         problem(root, "queue.nats.nkey", fault, "remove one of them".to_owned())
     })
+}
+
+/// Checks the settings of the retry service against each other.
+fn retry_service(settings: &Settings) -> Vec<Problem> {
+    let at = settings.root();
+    let mut problems = Vec::new();
+    if at.get::<String>("retry.nats").is_some_and(|servers| !NatsServers::is_one(&servers)) {
+        let fault = "the value is not an address of NATS (it is not shown: it may contain a password)".to_owned();
+        let cure = "write an address such as `nats://user:password@host:4222`, or with `tls://`".to_owned();
+        problems.push(problem(&at, "retry.nats", fault, cure));
+    }
+    if let (Some(base), Some(max)) = (at.get::<Duration>("retry.base"), at.get::<Duration>("retry.max"))
+        && base > max
+    {
+        let fault = format!("{} is longer than {}", duration_text(base), lasting(&at, "retry.max", max));
+        problems.push(problem(&at, "retry.base", fault, "lower `retry.base` or raise `retry.max`".to_owned()));
+    }
+    let known = priorities(settings);
+    for (name, _) in &known {
+        if !matches!(name.len(), 1..=40)
+            || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+        {
+            let fault = format!("{name:?} is not a name for a priority");
+            let cure = "name it with 1 to 40 of `A-Z a-z 0-9 _ -`".to_owned();
+            problems.push(problem(&at, "retry.priorities", fault, cure));
+        }
+    }
+    if let Some(priority) = at.get::<String>("retry.priority")
+        && !known.iter().any(|(name, _)| *name == priority)
+    {
+        let names: Vec<_> = known.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let fault = format!("{priority:?} is not one of the priorities");
+        problems.push(problem(&at, "retry.priority", fault, format!("write one of {}", names.join(", "))));
+    }
+    problems
 }
 
 /// Checks that the health file is not a file of the embedded queue. Otherwise, writing the health file would overwrite

@@ -4,6 +4,7 @@
 mod lookup;
 mod nats;
 mod rabbitmq;
+mod retry;
 
 use std::time::Duration;
 
@@ -416,6 +417,22 @@ pub(super) static KEYS: &[Key] = &[
         DefaultValue::Derived("`1`"),
         "Number of messages in the dead-letter queue that raises an alarm.",
     ),
+    retry::NATS,
+    retry::STORE,
+    retry::SUBJECT,
+    retry::QUEUE_GROUP,
+    retry::ACK_TIMEOUT,
+    retry::IN_FLIGHT,
+    retry::IN_FLIGHT_PER_SUBJECT,
+    retry::RETRIES,
+    retry::TTL,
+    retry::DELAY,
+    retry::BACKOFF,
+    retry::BASE,
+    retry::MAX,
+    retry::EXPIRED,
+    retry::PRIORITY,
+    retry::PRIORITIES,
     key(
         "alarms.threshold",
         Kind::Integer { min: 1, max: 1_000_000_000 },

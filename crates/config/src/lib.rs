@@ -17,6 +17,7 @@ mod kind;
 mod paths;
 mod read;
 mod reference;
+mod retry;
 mod schema;
 mod settings;
 mod source;
@@ -25,15 +26,19 @@ mod units;
 mod valid;
 
 pub use amqp::amqp_fault;
-pub use choice::{DirMode, Driver, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, TaskProtection};
+pub use choice::{
+    DirMode, Driver, Expired, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, RetryBackoff,
+    TaskProtection,
+};
 pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Subject, Tags};
 pub use error::{ConfigError, Place, Problem};
 pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, SecretUrl};
 pub use reference::reference;
+pub use retry::{NatsServers, RetryService};
 pub use schema::schema;
 pub use source::USUAL_PLACES;
 pub use suggest::alike;
-pub use units::Share;
+pub use units::{Share, duration as parse_duration, duration_text};
 // Type of a public field.
 pub use hostler_types::Rate;
 pub use valid::{Alarms, Config, Dev, Embedded, Host, Nats, Payload, QueueConfig, RabbitMq, Sqs, Telemetry};
@@ -82,6 +87,9 @@ fn load_over(file: Option<&Path>, variables: &environment::Variables) -> Result<
     let mut config = Config::read(&settings)?;
     let path = &mut config.queue.embedded.path;
     *path = source.beside(&settings.root().place("queue.embedded.path"), path);
+    if let Some(retry) = &mut config.retry {
+        retry.store = source.beside(&settings.root().place("retry.store"), &retry.store);
+    }
     Ok(Loaded { config, warnings: variables.warnings(), file: source.file })
 }
 

@@ -122,6 +122,16 @@ impl Section<'_> {
         self.settings.values.iter().filter_map(text).collect()
     }
 
+    /// Returns the values of a table whose names the user chooses, for example `retry.priorities`.
+    pub(super) fn values<T: Read>(&self, table: &str) -> BTreeMap<String, T> {
+        let table = self.below(table);
+        let value = |(path, (value, _)): (&Path, &(Value, Place))| match path.strip_prefix(table.as_slice())? {
+            [name] => Some((name.clone(), T::read(value).ok()?)),
+            _ => None,
+        };
+        self.settings.values.iter().filter_map(value).collect()
+    }
+
     fn mismatch(&self, key: &str, fault: String) -> Mismatch {
         Mismatch { path: self.path(key), fault }
     }

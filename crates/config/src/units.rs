@@ -17,7 +17,10 @@ pub(super) const SIZE_UNITS: [&str; 8] = ["B", "kB", "KB", "MB", "GB", "KiB", "M
 pub(super) const MAX_PERMITS: u32 = 1_000_000;
 
 /// Parses a duration, for example `90s` or `1h 30m`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// The fault of the text, without a cure.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let mut units = text.split(|char: char| !char.is_alphabetic()).filter(|unit| !unit.is_empty()).peekable();
     if units.peek().is_none() {
         return Err(format!("{text:?} has no unit ({})", DURATION_UNITS.join(" ")));
@@ -32,7 +35,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Formats a duration in the largest unit that leaves no remainder.
-pub(super) fn duration_text(duration: Duration) -> String {
+pub fn duration_text(duration: Duration) -> String {
     let millis = duration.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     match units.into_iter().find(|(_, unit)| millis.is_multiple_of(*unit) && (millis > 0 || *unit == 1_000)) {

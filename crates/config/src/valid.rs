@@ -8,6 +8,7 @@ use super::choice::{Driver, HardeningMode, LogFormat, Provision, TaskProtection}
 use super::consumer::Consumer;
 use super::grants::{AmqpUrl, NatsUrl, SecretUrl, Url};
 use super::read::Bytes;
+use super::retry::RetryService;
 use super::settings::{Mismatch, Settings};
 
 /// The whole configuration.
@@ -19,8 +20,10 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Claim check for large messages.
     pub payload: Payload,
-    /// Consumers, sorted by name; at least one. Every consumer has its own queue.
+    /// Consumers, sorted by name. At least one, unless there is a retry service. Every consumer has its own queue.
     pub consumers: Vec<Consumer>,
+    /// Settings of `hostler retry`. `None`: there is no retry service.
+    pub retry: Option<RetryService>,
     /// Settings of `hostler alarms` and `hostler clean`.
     pub alarms: Alarms,
     /// Logs, metrics and traces.
@@ -232,6 +235,7 @@ impl Config {
                 .keys()
                 .map(|name| Consumer::read(name, settings))
                 .collect::<Result<_, _>>()?,
+            retry: RetryService::read(settings)?,
             alarms: Alarms { threshold: at.need("alarms.threshold")?, webhook: at.maybe("alarms.webhook")? },
             telemetry: Telemetry {
                 log: at.maybe("telemetry.log")?,

@@ -1,0 +1,111 @@
+//! `[retry]`: settings of `hostler retry`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::choice::{Expired, RetryBackoff};
+use super::settings::{Mismatch, Settings};
+
+/// Priorities of a config that names none, with their weights.
+const PRIORITIES: [(&str, u32); 3] = [("high", 4), ("normal", 2), ("low", 1)];
+
+/// `[retry]`: the retry service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryService {
+    /// Addresses of the NATS servers, separated by commas.
+    pub nats: NatsServers,
+    /// Folder of the stores. [`load`](crate::load) has already resolved a relative path.
+    pub store: PathBuf,
+    /// Subject of the service.
+    pub subject: String,
+    /// Queue group of the instances.
+    pub queue_group: String,
+    /// Maximum wait for the answer of a receiver.
+    pub ack_timeout: Duration,
+    /// Maximum number of messages in flight: at least 1.
+    pub in_flight: usize,
+    /// Maximum number of messages in flight to one subject: at least 1.
+    pub in_flight_per_subject: usize,
+    /// Number of deliveries after the first one.
+    pub retries: u32,
+    /// Time to live. `None`: messages never expire.
+    pub ttl: Option<Duration>,
+    /// Wait before the first delivery.
+    pub delay: Duration,
+    /// Growth of the waits between deliveries.
+    pub backoff: RetryBackoff,
+    /// Wait after the first delivery. At most `max`.
+    pub base: Duration,
+    /// Maximum wait of exponential growth.
+    pub max: Duration,
+    /// End of messages that expire.
+    pub expired: Expired,
+    /// Priorities with their weights, the greatest weight first. Contains `priority`.
+    pub priorities: Vec<(String, u32)>,
+    /// Priority of messages that name none.
+    pub priority: String,
+}
+
+/// Addresses of NATS servers, which may contain passwords. `Debug` omits them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NatsServers(String);
+
+impl NatsServers {
+    /// Returns the addresses as written. The caller must keep them out of logs, errors and output.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns `true` if the text has the form of such addresses.
+    pub(super) fn is_one(text: &str) -> bool {
+        let is_server = |server: &str| {
+            let rest = server.split_once("://").filter(|(scheme, _)| matches!(*scheme, "nats" | "tls"));
+            rest.is_some_and(|(_, rest)| !rest.is_empty())
+        };
+        let has_odd = text.contains(|char: char| char.is_control() || char.is_whitespace());
+        !has_odd && text.split(',').all(is_server)
+    }
+}
+
+impl fmt::Debug for NatsServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NatsServers")
+    }
+}
+
+impl RetryService {
+    /// Returns the settings. `None`: the config has no retry service.
+    pub(super) fn read(settings: &Settings) -> Result<Option<Self>, Mismatch> {
+        let at = settings.root();
+        let Some(nats) = at.maybe::<String>("retry.nats")? else { return Ok(None) };
+        Ok(Some(Self {
+            nats: NatsServers(nats),
+            store: at.need("retry.store")?,
+            subject: at.need("retry.subject")?,
+            queue_group: at.need("retry.queue_group")?,
+            ack_timeout: at.need("retry.ack_timeout")?,
+            in_flight: at.need("retry.in_flight")?,
+            in_flight_per_subject: at.need("retry.in_flight_per_subject")?,
+            retries: at.need("retry.retries")?,
+            ttl: Some(at.need::<Duration>("retry.ttl")?).filter(|ttl| !ttl.is_zero()),
+            delay: at.need("retry.delay")?,
+            backoff: at.need("retry.backoff")?,
+            base: at.need("retry.base")?,
+            max: at.need("retry.max")?,
+            expired: at.need("retry.expired")?,
+            priorities: priorities(settings),
+            priority: at.need("retry.priority")?,
+        }))
+    }
+}
+
+/// Returns the priorities with their weights, the greatest weight first.
+pub(super) fn priorities(settings: &Settings) -> Vec<(String, u32)> {
+    let mut priorities: Vec<(String, u32)> = settings.root().values("retry.priorities").into_iter().collect();
+    if priorities.is_empty() {
+        priorities = PRIORITIES.map(|(name, weight)| (name.to_owned(), weight)).into();
+    }
+    priorities.sort_by(|(a, more), (b, less)| less.cmp(more).then_with(|| a.cmp(b)));
+    priorities
+}
