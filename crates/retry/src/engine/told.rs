@@ -1,0 +1,144 @@
+//! What the engine tells: producers, the log, and the observer that feeds health and metrics.
+
+use std::time::Duration;
+
+use super::{Content, Engine, Outgoing};
+use crate::scheduler::{Millis, Outcome, Report};
+use hostler_queue::QueueError;
+use hostler_types::OutcomeKind;
+use hostler_types::printable::shortened;
+
+/// Wait that producers are told to keep before they repeat a request.
+const COME_BACK: Duration = Duration::from_secs(5);
+
+/// Maximum length in bytes of the reason in a log line.
+const MAX_REASON: usize = 1024;
+
+/// Name of the service in log lines, in the place of a consumer's name.
+pub(crate) const NAME: &str = "retry";
+
+/// A delivery, or a message, that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended<'a> {
+    /// Id of the message.
+    pub id: &'a str,
+    /// What the receiver did.
+    pub outcome: OutcomeKind,
+    /// What happens to the message: `ack`, `release`, `dead-letter` or `none`.
+    pub disposition: &'static str,
+    /// Number of the delivery.
+    pub attempt: u32,
+    /// The reason. Empty if there is none.
+    pub reason: &'a str,
+}
+
+/// Watches an engine. All methods are called on the engine's task and must be quick.
+pub trait Observer: Send {
+    /// A message was stored.
+    fn stores(&mut self);
+    /// A message is delivered, so long after it was due.
+    fn delivers(&mut self, late: Duration);
+    /// A delivery, or a message, has ended.
+    fn ended(&mut self, ended: Ended<'_>);
+    /// The store was read and written (`true`), or failed.
+    fn turned(&mut self, is_ok: bool);
+    /// The number of messages in flight, and the longest time for which one of their receivers has not replied.
+    fn flying(&mut self, count: usize, oldest: Option<Duration>);
+}
+
+impl<O: Observer> Engine<O> {
+    /// Tells a producer that its message is stored.
+    pub(super) fn stored(&mut self, reply: Option<String>, id: &str) {
+        self.observer.stores();
+        if let Some(to) = reply {
+            let _ = self.outbox.send(Outgoing::Stored { to, id: id.to_owned() });
+        }
+    }
+
+    /// Tells a producer that its message is not stored.
+    pub(super) fn refuse(&self, reply: Option<String>, code: u16, reason: String) {
+        tracing::debug!(code, reason, "a message of a producer is not stored");
+        if let Some(to) = reply {
+            let retry_after = (code == 503).then_some(COME_BACK);
+            let _ = self.outbox.send(Outgoing::Refused { to, code, reason, retry_after });
+        }
+    }
+
+    /// Records a turn that was carried out.
+    pub(super) fn recovered(&mut self) {
+        self.observer.turned(true);
+        if self.failure.take().is_some() {
+            tracing::info!(failures = self.failures, "the store of the retry service works again");
+        }
+        self.failures = 0;
+    }
+
+    /// Records a turn that failed.
+    pub(super) fn failed(&mut self, error: &QueueError) {
+        self.observer.turned(false);
+        if self.failure.as_ref() != Some(error) {
+            tracing::error!(%error, "the store of the retry service failed; producers are told to come back later");
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.failure = Some(error.clone());
+    }
+
+    /// Passes on the scheduler's reports.
+    pub(super) fn report(&mut self, now: Millis) {
+        for report in self.scheduler.reports() {
+            let Report { subject, attempts, outcome, content } = report;
+            let Some((kind, disposition)) = words(&outcome) else {
+                let message_id = &*content.id;
+                tracing::debug!(consumer = NAME, channel = &*subject, message_id, ?outcome, "waits");
+                continue;
+            };
+            let (reason, due) = reason(&outcome);
+            log(now, &subject, attempts, &content, (kind, disposition), reason, due);
+            self.observer.ended(Ended { id: &content.id, outcome: kind, disposition, attempt: attempts, reason });
+        }
+        let oldest = self.requests.silent_since().and_then(|at| u64::try_from(now.saturating_sub(at)).ok());
+        self.observer.flying(self.requests.len(), oldest.map(Duration::from_millis));
+    }
+}
+
+fn log(
+    now: Millis,
+    subject: &str,
+    attempt: u32,
+    content: &Content,
+    (outcome, disposition): (OutcomeKind, &str),
+    reason: &str,
+    due: Option<Millis>,
+) {
+    tracing::info!(
+        consumer = NAME,
+        channel = subject,
+        message_id = &*content.id,
+        attempt,
+        outcome = outcome.name(),
+        disposition,
+        delay_seconds = due.map(|due| due.saturating_sub(now) as f64 / 1_000.0),
+        reason = &*shortened(reason, MAX_REASON),
+        "settled"
+    );
+}
+
+/// Returns the words of logs and metrics for an outcome. `None`: no delivery has ended.
+fn words(outcome: &Outcome) -> Option<(OutcomeKind, &'static str)> {
+    match outcome {
+        Outcome::Delivered => Some((OutcomeKind::Ack, "ack")),
+        Outcome::Retry(..) => Some((OutcomeKind::Failed, "release")),
+        Outcome::DeadLettered(_) => Some((OutcomeKind::DeadLetter, "dead-letter")),
+        Outcome::Dropped => Some((OutcomeKind::TimedOut, "ack")),
+        Outcome::Waits(_) => None,
+    }
+}
+
+fn reason(outcome: &Outcome) -> (&str, Option<Millis>) {
+    match outcome {
+        Outcome::Retry(due, reason) => (reason, Some(*due)),
+        Outcome::DeadLettered(reason) => (reason, None),
+        Outcome::Dropped => ("expired", None),
+        Outcome::Delivered | Outcome::Waits(_) => ("", None),
+    }
+}
