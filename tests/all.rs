@@ -90,6 +90,9 @@ mod requeue;
 #[cfg(test)]
 mod resources;
 #[cfg(test)]
+#[cfg(feature = "retry")]
+mod retry;
+#[cfg(test)]
 mod run;
 #[cfg(test)]
 mod sdk_python;

@@ -27,6 +27,8 @@ mod purge;
 mod queues;
 mod receive;
 mod requeue;
+#[cfg(feature = "retry")]
+mod retry;
 mod run;
 mod schema;
 mod send;
@@ -94,6 +96,8 @@ enum Command {
     Iam(iam::Args),
     Requeue(requeue::Args),
     Dlq(dlq::Args),
+    #[cfg(feature = "retry")]
+    Retry(retry::Args),
     /// Pause consumers; messages in progress are finished
     #[command(after_help = pause::PAUSE_HELP)]
     Pause(pause::Args),
@@ -137,6 +141,14 @@ impl ConfigArg {
         let loaded = config::load(self.config.as_deref(), std::env::vars_os())
             .map_err(|error| Failure::new(Exit::BadConfig, error))?;
         warn(&loaded.warnings);
+        #[cfg(feature = "retry")]
+        let loaded = {
+            let mut loaded = loaded;
+            if let Some(note) = host::look_into_store(&mut loaded.config) {
+                say(format_args!("hostler: note: {note}"));
+            }
+            loaded
+        };
         Ok(loaded)
     }
 }
@@ -214,6 +226,8 @@ fn run(command: Command) -> Result {
         Command::Iam(args) => iam::run(&args),
         Command::Requeue(args) => requeue::run(&args),
         Command::Dlq(args) => dlq::run(&args),
+        #[cfg(feature = "retry")]
+        Command::Retry(args) => retry::run(&args),
         Command::Pause(args) => pause::pause(&args),
         Command::Resume(args) => pause::resume(&args),
         Command::Inflight(args) => inflight::run(&args),

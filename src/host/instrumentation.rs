@@ -127,7 +127,7 @@ async fn look(service: Arc<dyn Admin>, queues: Vec<(Channel, ConsumerMetrics)>) 
     }
 }
 
-async fn see(service: &dyn Admin, channel: &Channel) -> Option<Depths> {
+pub(super) async fn see(service: &dyn Admin, channel: &Channel) -> Option<Depths> {
     let fault = match timeout(PATIENCE, service.depths(std::slice::from_ref(channel))).await {
         Ok(Ok(depths)) => return depths.first().map(depths_of),
         Ok(Err(error)) => error.to_string(),
@@ -152,7 +152,7 @@ async fn tick(metrics: HostMetrics) {
     }
 }
 
-fn failure(error: StartError) -> Failure {
+pub(super) fn failure(error: StartError) -> Failure {
     let exit = match error {
         StartError::Config(_) => Exit::BadConfig,
         StartError::Machine(_) => Exit::Internal,

@@ -19,6 +19,8 @@ mod located;
 mod mounts;
 mod requests;
 pub mod resources;
+#[cfg(feature = "retry")]
+mod retry;
 mod signals;
 mod trail;
 
@@ -32,6 +34,8 @@ pub use ecs::Metadata;
 pub use grant_conflicts::{check_grants, check_grants_of_queue};
 pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
+#[cfg(feature = "retry")]
+pub use retry::{look_into_store, retry};
 pub use signals::{EndStep, Ending, end_with};
 
 use std::io::IsTerminal as _;
@@ -100,6 +104,11 @@ pub fn run(file: Option<&Path>) -> Result {
     let signals = Signals::install(None, Some(HangUp::of_process()))
         .map_err(|error| resources::too_few_threads("its thread for signals", &error))?;
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
+    if loaded.config.consumers.is_empty() {
+        let text = "the config has no consumer: write a table `[consumers.NAME]` with `channel` and `handler`; \
+                    `hostler retry` runs the retry service";
+        return Err(Failure::new(Exit::BadConfig, text));
+    }
     let machine = Machine::measure();
     let files = file_plan(&loaded.config)?;
     // Must run before any other thread starts, because new threads inherit the restrictions.
