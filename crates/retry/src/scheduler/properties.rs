@@ -61,6 +61,9 @@ struct Scenario {
     serial: u64,
     restarts: u32,
     delivered: u32,
+    /// Set if the process may be restarted, and the store may be read anew. Either brings back what the scheduler has
+    /// forgotten.
+    has_help: bool,
 }
 
 fn rules(rng: &mut Rng) -> Rules {
@@ -80,7 +83,7 @@ fn rules(rng: &mut Rng) -> Rules {
 impl Scenario {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let rules = rules(&mut rng);
+        let (rules, has_help) = (rules(&mut rng), rng.bool());
         Self {
             scheduler: Scheduler::new(rules.clone()),
             rng,
@@ -95,6 +98,7 @@ impl Scenario {
             serial: 0,
             restarts: 0,
             delivered: 0,
+            has_help,
         }
     }
 
@@ -146,7 +150,7 @@ impl Scenario {
             }
             self.end_turn();
             self.land();
-            if self.rng.u32(..4_000) == 0 && self.now <= SENDING {
+            if self.has_help && self.rng.u32(..4_000) == 0 && self.now <= SENDING {
                 self.restart();
             }
             self.begin_turn();
@@ -199,7 +203,8 @@ impl Scenario {
             return;
         }
         let (stored, reads) = self.carry_out(turning);
-        self.scheduler.turned(self.now, reads, self.rng.u32(..100) == 0);
+        let others_wrote = self.has_help && self.rng.u32(..100) == 0;
+        self.scheduler.turned(self.now, reads, others_wrote);
         for message in stored {
             self.scheduler.admit(message, self.now);
         }

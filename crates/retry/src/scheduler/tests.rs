@@ -285,6 +285,20 @@ fn a_failed_turn_is_repeated() {
 }
 
 #[test]
+fn a_wait_that_ends_within_a_read_that_is_under_way_is_not_missed() {
+    let mut bench = Bench::new(rules());
+    bench.send(1, "a", Settings { base: Duration::from_millis(1_500), ..settings() });
+    let delivery = bench.next().unwrap();
+    bench.now += 1_100;
+    let turn = bench.scheduler.turn(bench.now, false).unwrap();
+    assert_eq!(turn.loads.len(), 1, "it is time to read on");
+    bench.scheduler.answered(bench.now, delivery.place, no_ack(), 1.0);
+    let reads = bench.store.carry_out(&turn);
+    bench.scheduler.turned(bench.now, reads, false);
+    assert_eq!(bench.wait(HOUR).map(|(_, waited)| waited), Some(1.5));
+}
+
+#[test]
 fn a_message_that_another_process_puts_back_is_found() {
     let mut bench = Bench::new(rules());
     bench.turn();
