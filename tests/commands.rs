@@ -395,6 +395,8 @@ fn every_command_explains_itself() {
         ("queues", "--json --config"),
         ("requeue", "--from --to --max --id --filter --rate --dry-run --native --json --config"),
         ("dlq", "ls show drop"),
+        #[cfg(feature = "retry")]
+        ("retry", "--config"),
         ("peek", "<CHANNEL> --max --id --filter --dead-letters --json --config"),
         ("receive", "<CHANNEL> --ack --max --wait --json --config"),
         ("purge", "<CHANNEL> --yes --json --config"),

@@ -11,7 +11,7 @@ Examples:
 Producers send a message for `webhooks.a` to `retry.webhooks.a`, and get its id once it is stored. The first signal \
     drains, a second one ends the process at once.";
 
-/// Keep messages of NATS and deliver them until they are acknowledged
+/// Redeliver messages of NATS until they are acknowledged
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
