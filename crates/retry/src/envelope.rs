@@ -68,8 +68,9 @@ pub fn open(attributes: &Attributes, defaults: &Defaults) -> Result<(Settings, H
     Ok((settings, stored.headers))
 }
 
+/// Returns a duration in whole milliseconds, rounded up, so that a short time to live does not become none.
 fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -108,6 +109,13 @@ mod tests {
         let attributes = seal(&settings, headers.clone());
         assert_eq!(attributes.len(), 1, "a queue allows ten");
         assert_eq!(open(&attributes, &defaults()), Ok((settings, headers)));
+    }
+
+    #[test]
+    fn a_time_to_live_below_a_millisecond_is_not_none() {
+        let ttl = Some(Duration::from_nanos(1));
+        let read = open(&seal(&Settings { ttl, ..defaults().settings }, Vec::new()), &defaults());
+        assert_eq!(read.map(|(settings, _)| settings.ttl), Ok(Some(Duration::from_millis(1))));
     }
 
     #[test]

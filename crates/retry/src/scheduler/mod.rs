@@ -367,7 +367,7 @@ impl<C> Scheduler<C> {
 
 /// Returns a duration in whole milliseconds, rounded up, so that nothing is early.
 pub(crate) fn millis(duration: Duration) -> Millis {
-    Millis::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(Millis::MAX)
+    Millis::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(Millis::MAX)
 }
 
 #[cfg(test)]
