@@ -203,7 +203,7 @@ impl RetryHost {
         self.board.update(Instant::now(), |status| status.state = State::Listening);
 
         let mut beside = JoinSet::new();
-        beside.spawn(pass_on_pauses(self.pause.subscribe(), events.clone()));
+        beside.spawn(pass_on_pauses(self.pause.subscribe(), self.board.clone(), events.clone()));
         if let Some(counted) = counted {
             // A connection of its own, because a count of millions of messages takes a while.
             let counting = match Sharing::at(&self.service.store) {
@@ -307,9 +307,10 @@ fn plan(service: &RetryService) -> Plan {
 }
 
 /// Passes the pauses of operators on to the engine.
-async fn pass_on_pauses(mut pause: watch::Receiver<bool>, events: mpsc::Sender<Event>) {
+async fn pass_on_pauses(mut pause: watch::Receiver<bool>, board: StatusHandle, events: mpsc::Sender<Event>) {
     loop {
         let is_paused = *pause.borrow_and_update();
+        board.update(Instant::now(), |status| status.paused = is_paused);
         if events.send(Event::Pause(is_paused)).await.is_err() || pause.changed().await.is_err() {
             return;
         }

@@ -73,8 +73,8 @@ impl Connection {
         let replies = self.client.subscribe(format!("{inbox}.*")).await.map_err(|error| error.to_string())?;
         let requests = self.client.queue_subscribe(format!("{subject}.>"), group.to_owned()).await;
         let requests = requests.map_err(|error| error.to_string())?;
-        // Only then does the server know of both.
-        self.client.flush().await.map_err(|error| error.to_string())?;
+        // The server answers that nobody listens. By then, it knows of both subscriptions.
+        let _ = self.client.request(self.client.new_inbox(), Bytes::new()).await;
         let (outbox, outgoing) = mpsc::unbounded_channel();
         self.tasks.spawn(take_requests(requests, self.events.clone(), stop));
         let events = self.events.clone();
