@@ -230,6 +230,7 @@ impl<O: Observer> Engine<O> {
         for (place, answer) in self.requests.expired(now) {
             self.scheduler.answered(now, place, answer, fastrand::f64());
         }
+        self.scheduler.advance(now);
         self.begin_turn(now);
         if self.is_linked && !self.is_paused && !self.is_draining {
             while let Some(delivery) = self.scheduler.next(now) {

@@ -340,8 +340,9 @@ impl<C> Scheduler<C> {
         }
     }
 
-    /// Ends the messages that have expired, and opens the subjects whose gates end.
-    fn advance(&mut self, now: Millis) {
+    /// Ends the messages that have expired, and opens the subjects whose gates end. [`Self::next`] and [`Self::turn`] do so
+    /// too. A caller that calls neither at a time calls this one, so that [`Self::wake_at`] names a later time.
+    pub fn advance(&mut self, now: Millis) {
         while let Some(&(at, place)) = self.expiries.first()
             && at <= now
         {
@@ -357,7 +358,7 @@ impl<C> Scheduler<C> {
     }
 
     /// Returns the time after `now` at which [`Self::next`] or [`Self::turn`] may have something to do without another
-    /// event. Both must have been asked at `now`.
+    /// event. One of them, or [`Self::advance`], must have been called at `now`.
     pub fn wake_at(&self, now: Millis) -> Option<Millis> {
         let expiry = self.expiries.first().map(|(at, _)| *at);
         let load = if self.pending.is_some() { None } else { self.next_load_at(now) };
