@@ -41,6 +41,12 @@ const BATCH: usize = 512;
 /// Waits after a turn that failed.
 const AFTER_FAILURE: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
+/// Pause after a turn, in which changes of messages gather for the next one. New messages do not wait for it.
+const GATHER: Millis = 5;
+
+/// Number of changes that wait for no others.
+const ENOUGH: usize = 512;
+
 /// Longest time without a look at the scheduler.
 const LONGEST_SLEEP: Millis = 1_000;
 
@@ -142,6 +148,8 @@ pub struct Engine<O> {
     failures: u32,
     failure: Option<QueueError>,
     next_turn_at: Millis,
+    /// End of the pause after the last turn.
+    gathers_until: Millis,
     is_linked: bool,
     is_paused: bool,
     is_draining: bool,
@@ -176,6 +184,7 @@ impl<O: Observer> Engine<O> {
             failures: 0,
             failure: None,
             next_turn_at: Millis::MIN,
+            gathers_until: Millis::MIN,
             is_linked: true,
             is_paused: false,
             is_draining: false,
@@ -300,8 +309,9 @@ impl<O: Observer> Engine<O> {
     fn wake_at(&self, now: Millis) -> Millis {
         let scheduler = if self.is_draining { None } else { self.scheduler.wake_at(now) };
         let turn = Some(self.next_turn_at).filter(|at| *at > now);
+        let gathered = Some(self.gathers_until).filter(|at| *at > now && self.scheduler.changes() > 0);
         let longest = now.saturating_add(LONGEST_SLEEP);
-        [scheduler, turn, self.requests.wake_at()].into_iter().flatten().fold(longest, Millis::min)
+        [scheduler, turn, gathered, self.requests.wake_at()].into_iter().flatten().fold(longest, Millis::min)
     }
 
     /// Returns `true` if the engine is draining and nothing is left to do.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{AFTER_FAILURE, Content, Doing, Engine, Observer};
+use super::{AFTER_FAILURE, Content, Doing, ENOUGH, Engine, GATHER, Observer};
 use crate::accept::Accepted;
 use crate::envelope;
 use crate::scheduler::{Message, Millis, Read, millis};
@@ -37,6 +37,10 @@ impl<O: Observer> Engine<O> {
     /// Begins a turn, if there is something to do and the last turn has ended.
     pub(super) fn begin_turn(&mut self, now: Millis) {
         if self.turning.is_some() || now < self.next_turn_at {
+            return;
+        }
+        let gathers = now < self.gathers_until && self.scheduler.changes() < ENOUGH && !self.is_draining;
+        if gathers && self.incoming.is_empty() {
             return;
         }
         let Some(mut turn) = self.scheduler.turn(now, !self.incoming.is_empty()) else { return };
@@ -78,6 +82,7 @@ impl<O: Observer> Engine<O> {
     pub(super) fn end_turn(&mut self, turned: Result<Turned, QueueError>) {
         let Some(Turning { new, .. }) = self.turning.take() else { return };
         let now = self.store.now();
+        self.gathers_until = now.saturating_add(GATHER);
         match turned {
             Ok(turned) => {
                 self.recovered();

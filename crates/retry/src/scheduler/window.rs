@@ -203,6 +203,11 @@ impl<C> Scheduler<C> {
         self.steps.push(Queued { step: Step::DeadLetter { place, attempts, reason }, leaves: true });
     }
 
+    /// Returns the number of changes that wait for the next turn.
+    pub fn changes(&self) -> usize {
+        self.steps.len()
+    }
+
     /// Returns `true` if no change is left to write, and no turn is under way.
     pub fn is_written(&self) -> bool {
         self.steps.is_empty() && self.pending.is_none()
