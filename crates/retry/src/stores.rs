@@ -24,7 +24,7 @@ const LOCK: &str = "lock";
 const ADOPTER: &str = "adopter";
 
 /// Number of messages that are moved in one transaction.
-const MESSAGES: usize = 2_000;
+const MESSAGES: usize = 5_000;
 
 /// A store, locked by this process.
 #[derive(Debug)]

@@ -14,6 +14,9 @@ use crate::topology::find_or_create;
 use crate::writer::Need;
 use hostler_queue::QueueError;
 
+/// Number of bytes of bodies after which a batch takes no further message.
+const MOST_BYTES: usize = 16 << 20;
+
 /// A message of the old file. Texts are bytes, because nothing here depends on their being valid.
 #[derive(Debug, Clone)]
 pub struct Moved {
@@ -38,37 +41,44 @@ pub struct Batch {
 }
 
 impl EmbeddedBroker {
-    /// Reads up to `max` messages, of any queues.
+    /// Reads up to `max` messages, of any queues. Reads fewer if they are large.
     ///
     /// # Errors
     /// The file cannot be read.
     pub async fn read_batch(&self, max: usize) -> Result<Batch, QueueError> {
         self.writer
             .call(Need::Read, move |db| {
-                let messages = db
-                    .prepare_cached(
-                        "SELECT queue.name, entry.queue, entry.enqueued_at, entry.seq, entry.due_at, entry.attempts,
+                let mut query = db.prepare_cached(
+                    "SELECT queue.name, entry.queue, entry.enqueued_at, entry.seq, entry.due_at, entry.attempts,
                              coalesce(CAST(content.id AS BLOB), CAST('lost ' || entry.seq AS BLOB)),
                              CAST(content.group_name AS BLOB), CAST(content.routing_key AS BLOB),
                              CAST(content.attributes AS BLOB), coalesce(content.body, x'')
                          FROM entry JOIN queue ON queue.id = entry.queue
                              LEFT JOIN content ON content.seq = entry.seq
                          LIMIT ?1",
-                    )?
-                    .query_map([i64::try_from(max).unwrap_or(i64::MAX)], |row| {
-                        Ok(Moved {
-                            queue: row.get(0)?,
-                            key: (row.get(1)?, row.get(2)?, row.get(3)?),
-                            due_at: row.get(4)?,
-                            attempts: row.get(5)?,
-                            id: row.get(6)?,
-                            group: row.get(7)?,
-                            routing_key: row.get(8)?,
-                            attributes: row.get(9)?,
-                            body: row.get(10)?,
-                        })
-                    })?
-                    .collect::<rusqlite::Result<_>>()?;
+                )?;
+                let rows = query.query_map([i64::try_from(max).unwrap_or(i64::MAX)], |row| {
+                    Ok(Moved {
+                        queue: row.get(0)?,
+                        key: (row.get(1)?, row.get(2)?, row.get(3)?),
+                        due_at: row.get(4)?,
+                        attempts: row.get(5)?,
+                        id: row.get(6)?,
+                        group: row.get(7)?,
+                        routing_key: row.get(8)?,
+                        attributes: row.get(9)?,
+                        body: row.get(10)?,
+                    })
+                })?;
+                let (mut messages, mut bytes) = (Vec::new(), 0);
+                for message in rows {
+                    let message: Moved = message?;
+                    bytes += message.body.len();
+                    messages.push(message);
+                    if bytes >= MOST_BYTES {
+                        break;
+                    }
+                }
                 Ok(Batch { messages, now: db.now() })
             })
             .await
