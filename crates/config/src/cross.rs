@@ -9,7 +9,7 @@ use super::error::Problem;
 use super::grants::NatsUrl;
 use super::keys::MAX_IN_FLIGHT;
 use super::paths::shared_file;
-use super::retry::{NatsServers, priorities};
+use super::retry::{NatsServers, is_pattern, is_subject, priorities};
 use super::settings::{Section, Settings};
 use super::source::Source;
 use super::units::duration_text;
@@ -129,14 +129,48 @@ fn retry_service(settings: &Settings) -> Vec<Problem> {
         let fault = format!("{} is longer than {}", duration_text(base), lasting(&at, "retry.max", max));
         problems.push(problem(&at, "retry.base", fault, "lower `retry.base` or raise `retry.max`".to_owned()));
     }
-    let known = priorities(settings);
-    for (name, _) in &known {
+    if let Some(subject) = at.get::<String>("retry.subject").filter(|subject| !is_subject(subject)) {
+        let fault = format!("{subject:?} is not a subject: it has an empty part");
+        problems.push(problem(
+            &at,
+            "retry.subject",
+            fault,
+            "write a subject such as `retry` or `jobs.retry`".to_owned(),
+        ));
+    }
+    let targets = at.get::<Vec<String>>("retry.targets").unwrap_or_default();
+    if let Some(target) = targets.iter().find(|target| !is_pattern(target)) {
+        let fault = format!("{target:?} is not a subject");
+        problems.push(problem(
+            &at,
+            "retry.targets",
+            fault,
+            "write subjects such as `webhooks.>` or `orders.*.paid`".to_owned(),
+        ));
+    }
+    problems.extend(retry_priorities(&at, &priorities(settings)));
+    problems
+}
+
+/// Checks the names of the priorities of the retry service.
+fn retry_priorities(at: &Section<'_>, known: &[(String, u32)]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (index, (name, _)) in known.iter().enumerate() {
         if !matches!(name.len(), 1..=40)
             || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
         {
             let fault = format!("{name:?} is not a name for a priority");
             let cure = "name it with 1 to 40 of `A-Z a-z 0-9 _ -`".to_owned();
-            problems.push(problem(&at, "retry.priorities", fault, cure));
+            problems.push(problem(at, "retry.priorities", fault, cure));
+        }
+        if name == "dlq" || name.ends_with("-dlq") {
+            let fault = format!("{name:?} would be the priority of a dead-letter queue");
+            problems.push(problem(at, "retry.priorities", fault, "use a name that does not end in `dlq`".to_owned()));
+        }
+        if let Some((other, _)) = known[..index].iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
+            let fault =
+                format!("{other:?} and {name:?} differ only in case, which the header `Hostler-Priority` ignores");
+            problems.push(problem(at, "retry.priorities", fault, "rename one of them".to_owned()));
         }
     }
     if let Some(priority) = at.get::<String>("retry.priority")
@@ -144,7 +178,7 @@ fn retry_service(settings: &Settings) -> Vec<Problem> {
     {
         let names: Vec<_> = known.iter().map(|(name, _)| format!("`{name}`")).collect();
         let fault = format!("{priority:?} is not one of the priorities");
-        problems.push(problem(&at, "retry.priority", fault, format!("write one of {}", names.join(", "))));
+        problems.push(problem(at, "retry.priority", fault, format!("write one of {}", names.join(", "))));
     }
     problems
 }

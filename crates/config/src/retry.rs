@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choice::{Expired, RetryBackoff};
+use super::read::Bytes;
 use super::settings::{Mismatch, Settings};
 
 /// Priorities of a config that names none, with their weights.
@@ -17,12 +18,20 @@ pub struct RetryService {
     pub nats: NatsServers,
     /// Folder of the stores. [`load`](crate::load) has already resolved a relative path.
     pub store: PathBuf,
+    /// Maximum number of bytes of messages in one store. `None`: only the disk limits it.
+    pub max_store: Option<u64>,
+    /// Time after which a store that no instance has is adopted.
+    pub adopt_after: Duration,
     /// Subject of the service.
     pub subject: String,
+    /// Subjects to which messages may be delivered, with wildcards.
+    pub targets: Vec<String>,
     /// Queue group of the instances.
     pub queue_group: String,
     /// Maximum wait for the answer of a receiver.
     pub ack_timeout: Duration,
+    /// Maximum wait that a receiver may ask for.
+    pub longest_wait: Duration,
     /// Maximum number of messages in flight: at least 1.
     pub in_flight: usize,
     /// Maximum number of messages in flight to one subject: at least 1.
@@ -82,9 +91,13 @@ impl RetryService {
         Ok(Some(Self {
             nats: NatsServers(nats),
             store: at.need("retry.store")?,
+            max_store: at.maybe::<Bytes>("retry.max_store")?.map(|size| size.0),
+            adopt_after: at.need("retry.adopt_after")?,
             subject: at.need("retry.subject")?,
+            targets: at.need("retry.targets")?,
             queue_group: at.need("retry.queue_group")?,
             ack_timeout: at.need("retry.ack_timeout")?,
+            longest_wait: at.need("retry.longest_wait")?,
             in_flight: at.need("retry.in_flight")?,
             in_flight_per_subject: at.need("retry.in_flight_per_subject")?,
             retries: at.need("retry.retries")?,
@@ -98,6 +111,22 @@ impl RetryService {
             priority: at.need("retry.priority")?,
         }))
     }
+}
+
+/// Returns `true` for a name that subjects may have: parts of letters, digits, `_` and `-`, with dots between them.
+pub(super) fn is_subject(text: &str) -> bool {
+    text.split('.').all(|token| !token.is_empty())
+}
+
+/// Returns `true` for a subject that may have wildcards: `*` for one part, `>` at the end for one or more.
+pub(super) fn is_pattern(text: &str) -> bool {
+    let is_word = |token: &str| {
+        !token.is_empty()
+            && !token.contains(|char: char| char.is_whitespace() || char.is_control() || "*>".contains(char))
+    };
+    let (rest, last) = text.rsplit_once('.').map_or((None, text), |(rest, last)| (Some(rest), last));
+    let is_last = matches!(last, "*" | ">") || is_word(last);
+    is_last && rest.is_none_or(|rest| rest.split('.').all(|token| token == "*" || is_word(token)))
 }
 
 /// Returns the priorities with their weights, the greatest weight first.

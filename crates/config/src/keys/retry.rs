@@ -25,6 +25,37 @@ pub(super) const STORE: Key = key(
      relative path counts from the folder of the config file.",
 );
 
+pub(super) const MAX_STORE: Key = key(
+    "retry.max_store",
+    Kind::Size { min: 1 << 20, max: 1 << 50 },
+    DefaultValue::Unset,
+    "Space that the messages of one instance may take. Beyond it, producers are told to come back later. In any case, a tenth of \
+     the disk is kept free, but no more than 128 MiB.",
+);
+
+pub(super) const ADOPT_AFTER: Key = key(
+    "retry.adopt_after",
+    lasting(Duration::ZERO, Duration::from_secs(3600)),
+    DefaultValue::Value("20s"),
+    "Time after which the store of an instance that has ended is adopted by another one. An instance that starts sooner takes the \
+     store over as it is.",
+);
+
+pub(super) const TARGETS: Key = key(
+    "retry.targets",
+    Kind::Texts,
+    DefaultValue::Value("[\">\"]"),
+    "Subjects to which messages may be delivered, with the wildcards of NATS. The service publishes with its own permissions, for \
+     every producer that may send to it. Subjects that begin with `$` or `_` are always refused.",
+);
+
+pub(super) const LONGEST_WAIT: Key = key(
+    "retry.longest_wait",
+    WAIT,
+    DefaultValue::Value("1d"),
+    "Longest wait that a receiver may ask for. It closes the whole subject; a longer one is cut.",
+);
+
 pub(super) const SUBJECT: Key = key(
     "retry.subject",
     Kind::Word { also: "._-", min: 1, max: 200 },
