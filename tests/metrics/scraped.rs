@@ -45,6 +45,7 @@ fn a_known_workload_is_counted_to_the_message() {
         ("hostler_message_attempts_sum", 120.0),
         ("hostler_messages_late_total", 0.0),
         ("hostler_leases_lost_total", 0.0),
+        ("hostler_messages_refused_total", 0.0),
         ("hostler_leases_extended_total", 0.0),
         ("hostler_processing_timeouts_total", 0.0),
         ("hostler_slots", 4.0),

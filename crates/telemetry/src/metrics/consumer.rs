@@ -148,6 +148,7 @@ pub(super) struct Counts {
     pub(super) late: AtomicU64,
     pub(super) leases_extended: AtomicU64,
     pub(super) leases_lost: AtomicU64,
+    pub(super) refused: AtomicU64,
 }
 
 /// Histograms, and the counter of sent messages. All consumers share them.
@@ -241,6 +242,11 @@ impl ConsumerMetrics {
         if disposition < names::REMOVALS {
             self.0.often.attempts.record(ending.attempt.into());
         }
+    }
+
+    /// Counts one message of a producer that was not stored.
+    pub fn refused(&self) {
+        self.0.counts.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts one lost lease.

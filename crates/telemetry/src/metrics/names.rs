@@ -91,6 +91,8 @@ metrics! {
         IN_HAND = "hostler.messages.in_hand": Gauge, "{message}";
         /// Number of finished messages, by outcome and disposition.
         SETTLED = "hostler.messages.settled": Counter, "{message}";
+        /// Number of messages of producers that the retry service did not store.
+        REFUSED = "hostler.messages.refused": Counter, "{message}";
         /// Number of attempts until a message was removed from its queue.
         ATTEMPTS = "hostler.message.attempts": Histogram, "{attempt}";
         /// Age of a message at the start of its handler.

@@ -54,10 +54,11 @@ impl Watch<'_> {
     }
 
     fn counters(&self) {
-        let simple: [Row<OfCounts>; 4] = [
+        let simple: [Row<OfCounts>; 5] = [
             (names::LATE, |counts| &counts.late),
             (names::LEASES_EXTENDED, |counts| &counts.leases_extended),
             (names::LEASES_LOST, |counts| &counts.leases_lost),
+            (names::REFUSED, |counts| &counts.refused),
             (names::MESSAGING_CLIENT_CONSUMED_MESSAGES, |counts| &counts.consumed),
         ];
         for (name, count) in simple {
