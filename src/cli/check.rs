@@ -16,7 +16,7 @@ Examples:
   hostler check --config config/hostler.toml
 
 Consumes nothing and reports all problems at once. Exits with 64 for a bad config, 65 for a bad handler, 69 for a \
-    queue that cannot be reached.";
+    queue or a NATS server that cannot be reached.";
 
 /// Check the config, the handlers and the queues
 #[derive(Debug, clap::Args)]
@@ -48,7 +48,11 @@ pub(super) fn run(args: &Args) -> Result {
     let hardening = check_hardening(&loaded.config, &machine);
     let handlers = block_on(check_handlers(&loaded.config, &machine));
     let queues = block_on(check_queues(&loaded.config));
-    let failures: Vec<_> = [grants, hardening, handlers, queues].into_iter().filter_map(Result::err).collect();
+    #[cfg(feature = "retry")]
+    let retry = block_on(check_retry(&loaded.config));
+    #[cfg(not(feature = "retry"))]
+    let retry = Ok(());
+    let failures: Vec<_> = [grants, hardening, handlers, queues, retry].into_iter().filter_map(Result::err).collect();
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
     let mut messages: Vec<&str> = Vec::new();
     for Failure { message, .. } in &failures {
@@ -149,6 +153,22 @@ async fn check_queues(config: &Config) -> Result<()> {
         1 => Err(unreachable_channels("1 consumer cannot")),
         more => Err(unreachable_channels(&format!("{more} consumers cannot"))),
     }
+}
+
+/// Checks that the retry service could start.
+#[cfg(feature = "retry")]
+async fn check_retry(config: &Config) -> Result<()> {
+    let Some(service) = &config.retry else { return Ok(()) };
+    let failure = |text| Failure::new(Exit::QueueUnreachable, text);
+    let folder = service.store.display();
+    hostler_retry::stores::check(&service.store).map_err(|error| {
+        failure(format!("retry.store: cannot use the folder {folder}: {error}; it must be writable for this user"))
+    })?;
+    hostler_retry::nats::check(service.nats.expose(), &service.subject)
+        .await
+        .map_err(|error| failure(format!("cannot use the NATS server of `retry.nats`: {error}")))?;
+    print(format!("retry     ok  {}.>: stores in {folder}", service.subject));
+    Ok(())
 }
 
 fn unreachable_channels(who: &str) -> Failure {

@@ -50,6 +50,7 @@ use crate::host::resources::{Purpose, check_bare_memory};
 use hostler_config::{self as config, Config, Loaded};
 use hostler_queue::Provisioner;
 use hostler_telemetry as telemetry;
+use hostler_types::channel::Channel;
 use output::{print, say};
 
 /// Run a WASM handler on each message of a queue
@@ -151,6 +152,16 @@ impl ConfigArg {
         };
         Ok(loaded)
     }
+}
+
+/// Refuses to take messages from a channel whose messages a running retry service has in memory.
+#[cfg_attr(not(feature = "retry"), allow(unused_variables, reason = "there is no retry service"))]
+fn check_unscheduled(config: &Config, channel: &Channel) -> Result<()> {
+    #[cfg(feature = "retry")]
+    if let Some(fault) = host::scheduled(config, channel) {
+        return Err(Failure::new(Exit::Failed, fault));
+    }
+    Ok(())
 }
 
 fn warn(warnings: &[String]) {

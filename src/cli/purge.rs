@@ -55,6 +55,7 @@ pub(super) fn run(args: &Args) -> Result {
     }
     let config = args.config.load()?.config;
     let purged = block_on(async {
+        super::check_unscheduled(&config, at)?;
         let broker = super::connect_to_take(&config).await?;
         check_source(&*broker, &config, at, at).await?;
         if !args.yes && !confirmed(&*broker, at).await? {

@@ -65,6 +65,7 @@ pub(super) fn run(args: &Args) -> Result {
     let stop = stop_on_signal()?;
     let request = ReceiveRequest { from: args.channel.clone(), ack: args.ack, max: args.max, wait: args.wait };
     let (report, end) = block_on(async {
+        super::check_unscheduled(&config, &args.channel)?;
         let broker = super::connect_to_take(&config).await?;
         check_source(&*broker, &config, &args.channel, &args.channel).await?;
         let mut printer = Printer { json: args.json };

@@ -84,6 +84,7 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
     block_on(async {
+        super::check_unscheduled(&config, &from)?;
         let broker = connect(args, &config, &to).await?;
         if args.native {
             redrive(args, &*broker, (&from, &to), &stop).await

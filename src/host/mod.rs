@@ -35,7 +35,7 @@ pub use grant_conflicts::{check_grants, check_grants_of_queue};
 pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
 #[cfg(feature = "retry")]
-pub use retry::{look_into_store, retry};
+pub use retry::{look_into_store, retry, scheduled};
 pub use signals::{EndStep, Ending, end_with};
 
 use std::io::IsTerminal as _;

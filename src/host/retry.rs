@@ -1,37 +1,42 @@
 //! The process of `hostler retry`: assembles the retry service out of the config, and ends it in order.
 
+mod background;
+mod observer;
+
+use std::cell::OnceCell;
 use std::io::IsTerminal as _;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::hardening::Hardening;
 use super::health_reporter::{HealthReporter, LinkSlot, Watched};
-use super::instrumentation::{exporters, failure, see};
+use super::instrumentation::{exporters, failure};
 use super::resources::Machine;
 use super::signals::{HangUp, Signals};
 use super::{PANICKED, internal, logged, resources};
 use crate::exit::{Exit, Failure, Result};
+use background::{count, measure, pass_on_news, pass_on_pauses, start_adoption};
 use hostler_config::{self as config, Config, Driver, Expired, LogFormat, RetryBackoff, RetryService};
-use hostler_consumer::{Failed, Requests, StatusHandle};
-use hostler_queue::Admin;
-use hostler_queue_embedded::{EmbeddedBroker, Sharing};
-use hostler_retry::engine::{Ended, Engine, Event, Observer, Plan};
+use hostler_consumer::{Requests, StatusHandle};
+use hostler_retry::engine::{Engine, Plan};
 use hostler_retry::nats::Connection;
 use hostler_retry::scheduler::{self, Rules};
 use hostler_retry::settings::{Defaults, Growth, Priority, Settings};
-use hostler_retry::stores::{self, QUEUE, Store};
-use hostler_telemetry::metrics::{ConsumerMetrics, Depths, Ending, Exporters, Metrics, Named, Shown};
+use hostler_retry::stores::{self, Adopter, Claimed, Names, QUEUE};
+use hostler_retry::targets::Targets;
+use hostler_telemetry::metrics::{Exporters, Metrics, Named};
 use hostler_telemetry::{self as telemetry, Resource};
 use hostler_types::channel::Channel;
 use hostler_types::{Backoff, State};
+use observer::Watch;
 
 /// Name of the service in the health file, in logs and in metrics, and of the queue of its default priority.
 const NAME: &str = "retry";
@@ -39,14 +44,15 @@ const NAME: &str = "retry";
 /// Threads of the runtime: one for the engine, one for the client of NATS.
 const THREADS: usize = 2;
 
-/// Interval between two looks for stores of dead instances.
+/// Shortest wait until the files are closed.
+const CLOSE: Duration = Duration::from_millis(500);
+
+/// Shortest and longest interval between two looks for stores of dead instances.
+const ADOPT_SOONEST: Duration = Duration::from_millis(100);
 const ADOPT: Duration = Duration::from_secs(10);
 
-/// Interval between two counts of the store, for metrics.
-const COUNT: Duration = Duration::from_secs(30);
-
-/// Longest wait for the last messages to NATS, and for the files to be closed.
-const LAST: Duration = Duration::from_secs(2);
+/// Part of the grace, for the last messages to NATS and to close the files, after the last answer was awaited.
+const LAST: Duration = Duration::from_secs(3);
 
 /// Waits for a subject to which nobody listens.
 const SILENCE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -60,9 +66,6 @@ const LANE: usize = 512;
 
 /// Number of bytes of messages that wait to be stored.
 const INCOMING: usize = 64 << 20;
-
-/// A message that is delivered so long after it was due counts as late.
-const LATE: Duration = Duration::from_secs(1);
 
 /// Makes commands look into the store of the retry service, if the config has one but no queue. Returns a note for the
 /// user. `None`: the config is left as it is.
@@ -79,6 +82,19 @@ pub fn look_into_store(config: &mut Config) -> Option<String> {
     others.map(|others| {
         let others = others + 1;
         format!("this is {path}; {others} other stores are in the folder: set HOSTLER_QUEUE__EMBEDDED__PATH to see one")
+    })
+}
+
+/// Returns why no command may take messages from a channel: a running retry service has them in memory, and delivers them
+/// nevertheless. `None`: commands may.
+pub fn scheduled(config: &Config, channel: &Channel) -> Option<String> {
+    let of_service = channel.queue().strip_prefix(NAME).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+    let is_scheduled = config.queue.driver == Driver::Embedded
+        && of_service
+        && channel.of_dead_letters().is_none()
+        && stores::is_in_use(&config.queue.embedded.path);
+    is_scheduled.then(|| {
+        format!("a running `hostler retry` delivers the messages of {channel}\n  cure: stop it first; `hostler peek {channel}` only looks")
     })
 }
 
@@ -175,18 +191,13 @@ impl RetryHost {
     }
 
     async fn serve(&self, exporters: Exporters) -> Result {
-        let store = self.claim()?;
-        let broker = Arc::new(stores::open(&store.queue())?);
-        let channels = channels(&self.service)?;
-        let owned = broker.own(&channels, &dead_letters()?).await?;
+        let names = names(&self.service)?;
+        let Claimed { store, broker, queues } = self.claim(names.clone()).await?;
+        let broker = Arc::new(broker);
         let named = Named { consumer: NAME.to_owned(), channel: NAME.to_owned(), system: "nats" };
         let metrics = Metrics::start(exporters, &Resource::new(), [named]).map_err(failure)?;
         let counted = metrics.as_ref().and_then(|metrics| metrics.consumer(0));
         let observer = Watch::new(self.board.clone(), counted.clone(), self.service.in_flight);
-        let unreachable = |error: String| {
-            let text = format!("cannot use the NATS server of `retry.nats`: {error}");
-            Failure::new(Exit::QueueUnreachable, text)
-        };
         let connect = async { Connection::open(self.service.nats.expose()).await.map_err(unreachable) };
         let connected = tokio::select! {
             connected = connect => connected?,
@@ -198,62 +209,86 @@ impl RetryHost {
         let stop = CancellationToken::new();
         let (subject, group) = (&self.service.subject, &self.service.queue_group);
         let outbox = connection.serve(subject, group, stop.clone()).await.map_err(unreachable)?;
-        let mut engine = Engine::open(plan(&self.service), owned, outbox, observer).await?;
+        let mut engine = Engine::open(plan(&self.service), queues.clone(), outbox, observer).await?;
+        if *self.pause.borrow() {
+            engine.pause();
+        }
         tracing::info!(subject, store = %store.id(), "the retry service takes messages");
         self.board.update(Instant::now(), |status| status.state = State::Listening);
 
+        let store = Arc::new(store);
         let mut beside = JoinSet::new();
         beside.spawn(pass_on_pauses(self.pause.subscribe(), self.board.clone(), events.clone()));
+        beside.spawn(measure(Arc::clone(&store), queues.clone(), self.service.max_store, events.clone()));
         if let Some(counted) = counted {
-            // A connection of its own, because a count of millions of messages takes a while.
-            let counting = match Sharing::at(&self.service.store) {
-                Sharing::Processes => Arc::new(EmbeddedBroker::open_to_look(&store.queue())?),
-                Sharing::None => Arc::clone(&broker),
-            };
-            beside.spawn(count(counting, channels, counted));
+            beside.spawn(count(Arc::clone(&store), queues, names.clone(), counted));
         }
+        let (tell, news) = mpsc::unbounded_channel();
+        beside.spawn(pass_on_news(news, events));
         let adopting = CancellationToken::new();
-        let store = Arc::new(store);
-        let adoption = tokio::spawn(adopt(Arc::clone(&store), Arc::clone(&broker), events, adopting.clone()));
-        let deadline = CancellationToken::new();
-        let ending = async {
-            self.signals.drain.cancelled().await;
-            let grace = self.config.host.shutdown_grace;
-            tracing::info!(reason = "signal", grace = %humantime::format_duration(grace), "draining");
-            self.board.update(Instant::now(), |status| status.state = State::Exiting);
-            stop.cancel();
-            adopting.cancel();
-            sleep(grace.saturating_sub(LAST)).await;
-            deadline.cancel();
-            std::future::pending::<()>().await;
-        };
+        let adopter = Adopter::new(Arc::clone(&store), Arc::clone(&broker), names, self.service.adopt_after);
+        let pause = (self.service.adopt_after / 2).clamp(ADOPT_SOONEST, ADOPT);
+        let adoption = start_adoption(adopter, pause, tell, adopting.clone()).map_err(internal)?;
+        let (deadline, end) = (CancellationToken::new(), OnceCell::new());
+        let ending = self.drain([stop, adopting.clone()], &deadline, &end);
         let abandoned = tokio::select! {
             abandoned = engine.run(&mut inbox, &self.signals.drain, &deadline) => abandoned,
             () = ending => 0,
         };
+        // All that follows shares what is left of the grace.
+        let last = Instant::now() + LAST;
+        let last = end.get().map_or(last, |over| last.min(*over));
+        adopting.cancel();
         drop((engine, inbox));
         beside.shutdown().await;
-        let _ = timeout(LAST, adoption).await;
-        let _ = timeout(LAST, connection.end()).await;
+        let _ = timeout_at(last, adoption).await;
+        let _ = timeout_at(last, connection.end()).await;
         if let Some(metrics) = metrics {
-            metrics.end(Instant::now() + LAST).await;
+            metrics.end(last).await;
         }
         drop(broker);
         // Before the lock is released.
-        hostler_queue_embedded::close(LAST);
+        hostler_queue_embedded::close(last.saturating_duration_since(Instant::now()).max(CLOSE));
         drop(store);
         tracing::info!(abandoned, "drained");
         Ok(if abandoned > 0 { Exit::Abandoned } else { Exit::Ok })
     }
 
-    fn claim(&self) -> Result<Store> {
-        Store::claim(&self.service.store).map_err(|error| {
-            let folder = self.service.store.display();
-            let text =
-                format!("retry.store: cannot use the folder {folder}: {error}; it must be writable for this user");
-            Failure::new(Exit::QueueUnreachable, text)
-        })
+    /// Waits for the first signal, and then begins the drain: cancels `ended`, sets the end of the grace, and cancels `deadline`
+    /// when it is time for the last steps. Never returns.
+    async fn drain(&self, ended: [CancellationToken; 2], deadline: &CancellationToken, end: &OnceCell<Instant>) {
+        self.signals.drain.cancelled().await;
+        let grace = self.config.host.shutdown_grace;
+        let over = Instant::now() + grace;
+        tracing::info!(reason = "signal", grace = %humantime::format_duration(grace), "draining");
+        self.board.update(Instant::now(), |status| status.state = State::Exiting);
+        let _ = end.set(over);
+        ended.iter().for_each(CancellationToken::cancel);
+        sleep_until(over.checked_sub(LAST).unwrap_or(over)).await;
+        deadline.cancel();
+        std::future::pending::<()>().await;
     }
+
+    /// Claims a store. The work is on a thread of its own, because a network file system may block for long.
+    async fn claim(&self, names: Names) -> Result<Claimed> {
+        let (folder, runtime) = (self.service.store.clone(), Handle::current());
+        let claimed = spawn_blocking(move || runtime.block_on(stores::claim(&folder, &names))).await;
+        claimed.map_err(internal)?.map_err(|error| Failure::new(Exit::QueueUnreachable, error))
+    }
+}
+
+fn unreachable(error: String) -> Failure {
+    Failure::new(Exit::QueueUnreachable, format!("cannot use the NATS server of `retry.nats`: {error}"))
+}
+
+/// Returns the queues of a store. That of the default priority has the name of the service, so that an operator's
+/// `hostler requeue --to retry` reaches it.
+fn names(service: &RetryService) -> Result<Names> {
+    Ok(Names {
+        priorities: channels(service)?,
+        default: NAME.parse().map_err(internal)?,
+        dead_letters: format!("{NAME}-dlq").parse().map_err(internal)?,
+    })
 }
 
 /// Returns the channels of the priorities, the greatest weight first. That of the default priority has the name of the
@@ -263,10 +298,6 @@ fn channels(service: &RetryService) -> Result<Vec<Channel>> {
         if *priority == service.priority { NAME.to_owned() } else { format!("{NAME}-{priority}") }
     };
     service.priorities.iter().map(|priority| name(priority).parse().map_err(internal)).collect()
-}
-
-fn dead_letters() -> Result<Channel> {
-    format!("{NAME}-dlq").parse().map_err(internal)
 }
 
 fn plan(service: &RetryService) -> Plan {
@@ -298,145 +329,11 @@ fn plan(service: &RetryService) -> Plan {
         lane: LANE,
     };
     Plan {
-        subject: service.subject.clone(),
+        targets: Targets::new(&service.subject, service.targets.clone()),
         defaults: Defaults { settings, priorities },
         rules,
         ack_timeout: service.ack_timeout,
+        longest_wait: service.longest_wait,
         max_incoming: INCOMING,
-    }
-}
-
-/// Passes the pauses of operators on to the engine.
-async fn pass_on_pauses(mut pause: watch::Receiver<bool>, board: StatusHandle, events: mpsc::Sender<Event>) {
-    loop {
-        let is_paused = *pause.borrow_and_update();
-        board.update(Instant::now(), |status| status.paused = is_paused);
-        if events.send(Event::Pause(is_paused)).await.is_err() || pause.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Adopts the stores of dead instances, again and again.
-async fn adopt(store: Arc<Store>, own: Arc<EmbeddedBroker>, events: mpsc::Sender<Event>, stop: CancellationToken) {
-    loop {
-        let mut moved = |messages: usize| {
-            if messages > 0 {
-                // If the engine has no room for the event, it has the next one.
-                let _ = events.try_send(Event::Adopted);
-            }
-        };
-        match store.adopt(&own, &|| !stop.is_cancelled(), &mut moved).await {
-            Ok(adopted) if adopted.messages > 0 => {
-                tracing::info!(stores = adopted.stores, messages = adopted.messages, "adopted messages");
-                let _ = events.send(Event::Adopted).await;
-            }
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "cannot look for the stores of other instances"),
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = sleep(ADOPT) => {}
-        }
-    }
-}
-
-/// Counts the messages of the store at intervals, forever.
-async fn count(broker: Arc<EmbeddedBroker>, channels: Vec<Channel>, metrics: ConsumerMetrics) {
-    let mut counts = interval(COUNT);
-    counts.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        counts.tick().await;
-        let mut total: Option<Depths> = None;
-        for channel in &channels {
-            let Some(depths) = see(&*broker as &dyn Admin, channel).await else { continue };
-            total = Some(match total {
-                None => depths,
-                Some(so_far) => Depths {
-                    visible: so_far.visible + depths.visible,
-                    delayed: so_far.delayed.zip(depths.delayed).map(|(a, b)| a + b),
-                    in_flight: so_far.in_flight,
-                    dead_lettered: so_far.dead_lettered + depths.dead_lettered,
-                    oldest_age: so_far.oldest_age.max(depths.oldest_age),
-                },
-            });
-        }
-        metrics.queue_seen(total, Instant::now());
-    }
-}
-
-/// Feeds the health file and the metrics.
-struct Watch {
-    board: StatusHandle,
-    metrics: Option<ConsumerMetrics>,
-    shown: (usize, bool),
-}
-
-impl Watch {
-    fn new(board: StatusHandle, metrics: Option<ConsumerMetrics>, slots: usize) -> Self {
-        if let Some(metrics) = &metrics {
-            let board = board.clone();
-            metrics.show(move || {
-                let status = board.get();
-                Shown { slots, busy: status.in_flight, in_hand: status.in_hand, state: status.state.name() }
-            });
-        }
-        Self { board, metrics, shown: (0, false) }
-    }
-}
-
-impl Observer for Watch {
-    fn stores(&mut self) {
-        if let Some(metrics) = &self.metrics {
-            metrics.consumed(1);
-        }
-    }
-
-    fn delivers(&mut self, late: Duration) {
-        if let Some(metrics) = &self.metrics {
-            metrics.started(late, late > LATE);
-        }
-    }
-
-    fn ended(&mut self, ended: Ended<'_>) {
-        let Ended { id, outcome, disposition, attempt, reason } = ended;
-        let (now, is_failure) = (Instant::now(), !outcome.is_success());
-        self.board.update(now, |status| {
-            status.processed += 1;
-            status.failed += u64::from(is_failure);
-        });
-        if is_failure {
-            let reason = reason[..reason.floor_char_boundary(256)].to_owned();
-            let (message_id, outcome) = (id.to_owned(), outcome.name());
-            self.board.failed(Failed { at: now, message_id, outcome, disposition, reason });
-        }
-        if let Some(metrics) = &self.metrics {
-            metrics.ended(Ending { outcome, disposition, attempt, ran_for: None });
-        }
-    }
-
-    fn turned(&mut self, is_ok: bool) {
-        if is_ok {
-            self.board.update(Instant::now(), |status| status.last_poll_at = Some(Instant::now()));
-        }
-    }
-
-    fn flying(&mut self, count: usize, oldest: Option<Duration>) {
-        let shown = (count, self.board.get().paused);
-        if count == 0 && self.shown == shown {
-            return;
-        }
-        self.shown = shown;
-        let now = Instant::now();
-        self.board.update(now, |status| {
-            (status.in_flight, status.in_hand) = (count, count);
-            status.oldest_started_at = oldest.and_then(|oldest| now.checked_sub(oldest));
-            status.state = match status.state {
-                State::Exiting => State::Exiting,
-                _ if count > 0 => State::Processing,
-                State::Processing => State::Idle,
-                state => state,
-            };
-        });
     }
 }

@@ -39,7 +39,9 @@ use topology::Target;
 use writer::{Need, Writer, close_all};
 
 pub use clock::{Clock, SystemClock};
-pub use owned::{Batch, Cursor, Load, Moved, NewMessage, OwnedQueues, Page, Place, Step, Stored, Turn, Turned, Wanted};
+pub use owned::{
+    Batch, Counts, Cursor, Load, Moved, NewMessage, OwnedQueues, Page, Place, Step, Stored, Turn, Turned, Wanted,
+};
 
 /// Maximum size of a message in bytes, with its attributes: 16 MiB (limit of this driver).
 pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
@@ -70,11 +72,21 @@ pub enum Sharing {
 
 impl Sharing {
     /// Returns the sharing that the file system at `path` allows: on a network file system, SQLite cannot share a file
-    /// between processes.
+    /// between processes. One in user space (FUSE) counts as a network file system, because it may be one.
     pub fn at(path: &Path) -> Self {
-        // Magic numbers of statfs(2): NFS, SMB, SMB 2, CIFS, Ceph, AFS, 9P, Lustre, GPFS.
-        const NETWORK: [u64; 9] =
-            [0x6969, 0x517b, 0xfe53_4d42, 0xff53_4d42, 0x00c3_6400, 0x5346_414f, 0x0102_1997, 0x0bd0_0bd0, 0x4750_4653];
+        // Magic numbers of statfs(2): NFS, SMB, SMB 2, CIFS, Ceph, AFS, 9P, Lustre, GPFS, FUSE.
+        const NETWORK: [u64; 10] = [
+            0x6969,
+            0x517b,
+            0xfe53_4d42,
+            0xff53_4d42,
+            0x00c3_6400,
+            0x5346_414f,
+            0x0102_1997,
+            0x0bd0_0bd0,
+            0x4750_4653,
+            0x6573_5546,
+        ];
         let is_network = |found: rustix::fs::StatFs| NETWORK.contains(&(found.f_type as u64 & 0xffff_ffff));
         if rustix::fs::statfs(path).is_ok_and(is_network) { Self::None } else { Self::Processes }
     }
@@ -145,6 +157,12 @@ impl EmbeddedBroker {
     pub fn open_to_look(path: &Path) -> Result<Self, QueueError> {
         let options = Options::default();
         Self::over(file::open_to_look(path, Arc::clone(&options.clock))?, options)
+    }
+
+    /// Finishes the work, and closes the file. Returns once it is closed, so that it can be moved or removed. Queues that were
+    /// opened from this broker return errors from then on.
+    pub async fn close(self) {
+        self.writer.close().await;
     }
 
     fn over(file: Opened, options: Options) -> Result<Self, QueueError> {

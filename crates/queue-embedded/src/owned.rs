@@ -7,6 +7,8 @@
 //! A parked message waits for its subject instead of a time: its `visible_at` is null, and its `group_name` is the
 //! subject. The index of the groups then finds the parked messages of a subject.
 
+mod closed;
+mod counts;
 mod moving;
 mod page;
 
@@ -24,6 +26,7 @@ use super::registration::Registration;
 use super::rows::write_attributes;
 use super::topology;
 use super::writer::{Need, Writer};
+pub use counts::Counts;
 use hostler_queue::QueueError;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Attributes, Message};
@@ -101,9 +104,6 @@ pub enum Step {
         reason: String,
     },
 }
-
-/// Scope of closed subjects in the table of deduplication keys.
-const CLOSED: &str = "closed";
 
 /// Position in the order in which messages become due: time, time of storing, number.
 pub type Cursor = (i64, i64, i64);
@@ -233,7 +233,12 @@ impl OwnedQueues {
     pub async fn turn(&self, turn: Turn) -> Result<Turned, QueueError> {
         let need = if turn.new.is_empty() { Need::Write } else { Need::Durable };
         let (sources, seen) = (Arc::clone(&self.sources), Arc::clone(&self.seen));
-        let (turned, set_aside) = self.writer.call(need, move |db| carry_out(db, &sources, &seen, &turn)).await?;
+        let work = move |db: &Session<'_>| carry_out(db, &sources, seen.load(Ordering::Relaxed), &turn);
+        let CarriedOut { turned, set_aside, version } = self.writer.call(need, work).await?;
+        // Not before the commit: a turn that is rolled back must tell again that others wrote.
+        if let Some(version) = version {
+            self.seen.store(version, Ordering::Relaxed);
+        }
         for (queue, message) in set_aside {
             message.log(self.sources.get(queue).map_or("", |source| &source.name));
         }
@@ -248,51 +253,20 @@ impl OwnedQueues {
         let sources = Arc::clone(&self.sources);
         self.writer.call(Need::Read, move |db| page::parked_subjects(db, &sources)).await
     }
-
-    /// Returns the subjects that are closed, each with the time in milliseconds by the queue's clock. Removes those whose
-    /// time has passed.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub async fn closed(&self) -> Result<Vec<(String, i64)>, QueueError> {
-        let closed = |db: &Session<'_>| {
-            db.prepare_cached("DELETE FROM dedupe WHERE scope = ?1 AND sent_at <= ?2")?
-                .execute(params![CLOSED, db.now()])?;
-            db.prepare_cached("SELECT key, sent_at FROM dedupe WHERE scope = ?1")?
-                .query_map([CLOSED], |row| Ok((row.get(0)?, row.get(1)?)))?
-                .collect()
-        };
-        self.writer.call(Need::Write, closed).await
-    }
-
-    /// Returns the number of messages in each queue, and in the dead-letter queue.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub async fn count(&self) -> Result<(Vec<u64>, u64), QueueError> {
-        let sources = Arc::clone(&self.sources);
-        let count = move |db: &Session<'_>| {
-            let count = |queue: i64| -> rusqlite::Result<u64> {
-                db.prepare_cached("SELECT count(*) FROM entry WHERE queue = ?1")?
-                    .query_row([queue], |row| row.get::<_, u32>(0))
-                    .map(u64::from)
-            };
-            let dead =
-                sources.first().and_then(|source| source.dead_letter).map_or(Ok(0), |(queue, _)| count(queue))?;
-            Ok((sources.iter().map(|source| count(source.queue)).collect::<rusqlite::Result<_>>()?, dead))
-        };
-        self.writer.call(Need::Read, count).await
-    }
 }
 
-fn carry_out(
-    db: &Session<'_>,
-    sources: &[Source],
-    seen: &AtomicI64,
-    turn: &Turn,
-) -> rusqlite::Result<(Turned, Vec<(usize, SetAside)>)> {
-    let mut turned = Turned::default();
-    let mut set_aside = Vec::new();
+/// The result of a turn, before it is committed.
+struct CarriedOut {
+    turned: Turned,
+    /// Messages that were moved to the dead-letter queue because they cannot be read, with the indexes of their queues.
+    set_aside: Vec<(usize, SetAside)>,
+    /// Value of `PRAGMA data_version`, if it was read.
+    version: Option<i64>,
+}
+
+/// Carries out a turn. `seen`: value of `PRAGMA data_version` at the last turn that read it.
+fn carry_out(db: &Session<'_>, sources: &[Source], seen: i64, turn: &Turn) -> rusqlite::Result<CarriedOut> {
+    let (mut turned, mut set_aside, mut version) = (Turned::default(), Vec::new(), None);
     for message in &turn.new {
         if let Some(source) = sources.get(message.queue) {
             turned.new.push(insert(db, source, message)?);
@@ -302,8 +276,9 @@ fn carry_out(
         apply(db, sources, step)?;
     }
     if !turn.loads.is_empty() {
-        let version: i64 = db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
-        turned.others_wrote = seen.swap(version, Ordering::Relaxed) != version;
+        let found: i64 = db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
+        turned.others_wrote = found != seen;
+        version = Some(found);
     }
     for load in &turn.loads {
         if let Some(source) = sources.get(load.queue) {
@@ -312,7 +287,7 @@ fn carry_out(
             set_aside.extend(damaged.into_iter().map(|message| (load.queue, message)));
         }
     }
-    Ok((turned, set_aside))
+    Ok(CarriedOut { turned, set_aside, version })
 }
 
 pub(super) fn insert(db: &Connection, source: &Source, message: &NewMessage) -> rusqlite::Result<Place> {
@@ -358,12 +333,7 @@ fn apply(db: &Session<'_>, sources: &[Source], step: &Step) -> rusqlite::Result<
             .execute(params![source.queue, place.enqueued_at, place.seq, &**subject])?;
         }
         Step::Close { subject, until } => {
-            // Senders remove rows whose time has passed.
-            db.prepare_cached(
-                "INSERT INTO dedupe (scope, key, id, sent_at) VALUES (?1, ?2, '', ?3)
-                 ON CONFLICT (scope, key) DO UPDATE SET sent_at = ?3",
-            )?
-            .execute(params![CLOSED, &**subject, until])?;
+            closed::close(db, subject.as_bytes(), *until)?;
         }
         Step::DeadLetter { place, attempts, reason } => {
             let Some(source) = source(place) else { return Ok(()) };

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rusqlite::{Transaction, TransactionBehavior};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::Worker;
 use super::clock::{Job, QueueTime, Session};
@@ -80,6 +80,8 @@ enum Request {
 pub(super) struct Writer {
     orders: Orders,
     time: QueueTime,
+    /// Closed once the worker has closed the file.
+    end: watch::Receiver<()>,
 }
 
 #[derive(Debug, Clone)]
@@ -105,6 +107,7 @@ impl Writer {
             poll: if let Worker::Task { poll } = worker { poll } else { POLL },
             is_closing: false,
         };
+        let (alive, end) = watch::channel(());
         let orders = match worker {
             Worker::Thread => {
                 let (orders, inbox) = mpsc::channel();
@@ -113,17 +116,31 @@ impl Writer {
                 let thread = Thread { core, inbox };
                 thread::Builder::new().name("hostler-queue".to_owned()).spawn(move || {
                     thread.run();
-                    drop(ended);
+                    drop((ended, alive));
                 })?;
                 Orders::Thread(orders)
             }
             Worker::Task { .. } => {
                 let (orders, inbox) = unbounded_channel();
-                tokio::spawn(run_task(core, inbox));
+                tokio::spawn(async move {
+                    run_task(core, inbox).await;
+                    drop(alive);
+                });
                 Orders::Task(orders)
             }
         };
-        Ok(Self { orders, time })
+        Ok(Self { orders, time, end })
+    }
+
+    /// Finishes the work, and closes the file. A worker on a thread ends even if other handles are left.
+    pub(super) async fn close(self) {
+        let Self { orders, mut end, .. } = self;
+        if let Orders::Thread(orders) = &orders {
+            // If the worker has ended, the file is closed.
+            let _ = orders.send(Request::Close);
+        }
+        drop(orders);
+        while end.changed().await.is_ok() {}
     }
 
     /// Returns the monotonic time.

@@ -47,7 +47,8 @@ pub fn read<'h>(payload: &[u8], status: Option<u16>, header: impl Fn(&str) -> Op
     }
     let (code, error) = (header(ERROR_CODE), header(ERROR));
     if code.is_some() || error.is_some() {
-        if let Some(delay) = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok()).and_then(wait) {
+        let delay = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok()).and_then(wait);
+        if let Some(delay) = delay.filter(|delay| !delay.is_zero()) {
             return Reply::End(Answer::Nak(Some(delay)));
         }
         return no_ack(format!(
@@ -65,7 +66,9 @@ pub fn read<'h>(payload: &[u8], status: Option<u16>, header: impl Fn(&str) -> Op
         "+TERM" => Reply::End(Answer::Term(shown(rest.trim()).to_owned())),
         "-NAK" => {
             let refusal: Option<Refusal> = serde_json::from_str(rest).ok();
-            Reply::End(Answer::Nak(refusal.and_then(|refusal| refusal.delay).and_then(wait)))
+            // A delay of zero names no wait: the backoff applies, so that a receiver that refuses everything is not kept busy.
+            let delay = refusal.and_then(|refusal| refusal.delay).and_then(wait).filter(|delay| !delay.is_zero());
+            Reply::End(Answer::Nak(delay))
         }
         _ => no_ack(format!("its receiver answered {:?}, which is no acknowledgement", shown(&text))),
     }
@@ -113,8 +116,15 @@ mod tests {
             other => panic!("{text}: {other:?}"),
         };
         assert_eq!([delay("-NAK {\"delay\": 30}"), delay("-NAK {\"delay\":0.25}")], [Some(30.0), Some(0.25)]);
-        assert_eq!(delay("-NAK {\"delay\":0}"), Some(0.0));
-        for none in ["-NAK", "-NAK ", "-NAK {}", "-NAK {\"delay\":-1}", "-NAK {\"delay\":\"x\"}", "-NAK soon"] {
+        for none in [
+            "-NAK",
+            "-NAK {\"delay\":0}",
+            "-NAK ",
+            "-NAK {}",
+            "-NAK {\"delay\":-1}",
+            "-NAK {\"delay\":\"x\"}",
+            "-NAK soon",
+        ] {
             assert_eq!(delay(none), None, "{none}");
         }
         assert_eq!(delay("-NAK {\"delay\":1e300}"), Some(LONGEST_WAIT.as_secs_f64()));

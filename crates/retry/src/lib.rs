@@ -8,12 +8,14 @@
 //! |---|---|
 //! | `settings.rs` | the headers of a message, over the defaults |
 //! | `accept.rs` | decides on the requests of producers |
+//! | `targets.rs` | the subjects to which messages may be delivered |
 //! | `answer.rs` | reads the replies of receivers |
 //! | `envelope.rs` | the stored form of a message |
 //! | `scheduler/` | decides which message is delivered when; no I/O |
 //! | `requests.rs` | the requests that wait for a reply |
 //! | `engine/` | the event loop over a store |
 //! | `nats.rs` | the connection to NATS |
+//! | `room.rs` | decides if the store has room for further messages |
 //! | `stores.rs` | the stores of all instances in one folder, and the adoption of those of dead instances |
 
 pub mod accept;
@@ -22,6 +24,8 @@ pub mod engine;
 pub mod envelope;
 pub mod nats;
 pub mod requests;
+pub mod room;
 pub mod scheduler;
 pub mod settings;
 pub mod stores;
+pub mod targets;

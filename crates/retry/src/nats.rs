@@ -1,23 +1,32 @@
 //! The connection to NATS: passes requests and replies between the server and the engine.
+//!
+//! The client reports the loss of a connection by events, which it drops if there are many. So a task compares the state
+//! of the client, and the number of its connections, with what the engine knows.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
 use std::str::FromStr as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_nats::client::PublishErrorKind;
+use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, HeaderMap, HeaderName, HeaderValue, Message, ServerAddr, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc::{self, Receiver, Sender, UnboundedReceiver};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::accept::Incoming;
+use crate::accept::{Incoming, MARK};
 use crate::answer;
 use crate::engine::{Content, Event, Outbox, Outgoing};
 use crate::envelope::Headers;
 use crate::requests::Token;
+use crate::scheduler::Millis;
 use hostler_queue::Link;
 
 /// Name of the header with the number of the delivery.
@@ -26,12 +35,63 @@ pub const ATTEMPT: &str = "Hostler-Attempt";
 /// Number of events that wait for the engine at most. Further ones wait in the client.
 const EVENTS: usize = 4_096;
 
+/// Number of messages of one subscription that wait in the client at most. Further ones are dropped, and their producers get
+/// no reply.
+const WAITING: usize = 16_384;
+
+/// Interval of the client's pings. The client gives a connection up after three without an answer, which is sooner than the
+/// usual `ack_timeout`.
+const PING: Duration = Duration::from_secs(5);
+
+/// Interval between two looks at the state of the client.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Interval between two log lines about dropped messages.
+const SLOW_EVERY: Duration = Duration::from_secs(10);
+
+/// Longest wait for the server in a check.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A connection, and the tasks that serve it.
 pub struct Connection {
     client: Client,
     events: Sender<Event>,
     link: watch::Receiver<Link>,
+    /// Wakes the task that watches the state of the client.
+    changed: Arc<Notify>,
+    shown: watch::Sender<Link>,
     tasks: JoinSet<()>,
+}
+
+fn addresses(servers: &str) -> Result<Vec<ServerAddr>, String> {
+    let addresses: Result<_, _> = servers.split(',').map(|server| server.trim().parse()).collect();
+    addresses.map_err(|_| "the address of the NATS server is not valid".to_owned())
+}
+
+/// Checks that the servers can be used, and that the service may subscribe to its subject.
+///
+/// # Errors
+/// The text says why not. It contains no password.
+pub async fn check(servers: &str, subject: &str) -> Result<(), String> {
+    let (errors, mut error) = mpsc::channel(1);
+    let options = ConnectOptions::new().name("hostler check").event_callback(move |event| {
+        let errors = errors.clone();
+        async move {
+            if let async_nats::Event::ServerError(error) = event {
+                let _ = errors.try_send(error.to_string());
+            }
+        }
+    });
+    let checked = async {
+        let client = options.connect(addresses(servers)?).await.map_err(|error| error.to_string())?;
+        // Without a queue group and under a name that nobody uses, so that the check takes no message.
+        let subject = format!("{subject}.{}", client.new_inbox());
+        let _subscription = client.subscribe(subject).await.map_err(|error| error.to_string())?;
+        // The server answers that nobody listens, after an error about the subscription.
+        let _ = client.request(client.new_inbox(), Bytes::new()).await;
+        error.try_recv().map_or(Ok(()), Err)
+    };
+    timeout(PATIENCE, checked).await.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
 }
 
 impl Connection {
@@ -40,17 +100,22 @@ impl Connection {
     /// # Errors
     /// The text says why there is no connection. It contains no password.
     pub async fn open(servers: &str) -> Result<(Self, Receiver<Event>), String> {
-        let addresses: Result<Vec<ServerAddr>, _> = servers.split(',').map(|server| server.trim().parse()).collect();
-        let addresses = addresses.map_err(|_| "the address of the NATS server is not valid".to_owned())?;
+        let addresses = addresses(servers)?;
         let (events, inbox) = mpsc::channel(EVENTS);
         let (shown, link) = watch::channel(Link::Up);
-        let told = (events.clone(), Arc::new(shown));
-        let options = ConnectOptions::new().name("hostler retry").event_callback(move |event| {
-            let (events, shown) = told.clone();
-            async move { changed(event, &events, &shown).await }
-        });
+        let (changed, slow) = (Arc::<Notify>::default(), watch::Sender::new(0_u64));
+        tokio::spawn(report_drops(slow.subscribe()));
+        let notify = Arc::clone(&changed);
+        let options = ConnectOptions::new()
+            .name("hostler retry")
+            .ping_interval(PING)
+            .subscription_capacity(WAITING)
+            .event_callback(move |event| {
+                on_event(&event, &notify, &slow);
+                async {}
+            });
         let client = options.connect(addresses).await.map_err(|error| error.to_string())?;
-        Ok((Self { client, events, link, tasks: JoinSet::new() }, inbox))
+        Ok((Self { client, events, link, changed, shown, tasks: JoinSet::new() }, inbox))
     }
 
     /// Returns a sender of further events.
@@ -64,22 +129,29 @@ impl Connection {
     }
 
     /// Subscribes to the subject of the service, and begins to send what the engine puts into the returned outbox. `stop`:
-    /// ends the subscription. Messages that were received before are still passed on.
+    /// ends the subscription. Messages that were received before are still passed on. A message that the server sends before
+    /// it knows of the end gets no reply: the client offers no way to wait for that.
     ///
     /// # Errors
     /// The subject is not valid, or the connection is closed.
     pub async fn serve(&mut self, subject: &str, group: &str, stop: CancellationToken) -> Result<Outbox, String> {
-        let inbox = self.client.new_inbox();
-        let replies = self.client.subscribe(format!("{inbox}.*")).await.map_err(|error| error.to_string())?;
+        let inbox = Inbox::new(&self.client.new_inbox());
+        let replies = self.client.subscribe(inbox.subscription()).await.map_err(|error| error.to_string())?;
         let requests = self.client.queue_subscribe(format!("{subject}.>"), group.to_owned()).await;
         let requests = requests.map_err(|error| error.to_string())?;
         // The server answers that nobody listens. By then, it knows of both subscriptions.
         let _ = self.client.request(self.client.new_inbox(), Bytes::new()).await;
         let (outbox, outgoing) = mpsc::unbounded_channel();
-        self.tasks.spawn(take_requests(requests, self.events.clone(), stop));
-        let events = self.events.clone();
-        // Ends with the connection, or with the engine.
-        tokio::spawn(take_replies(replies, events));
+        self.tasks.spawn(take_requests(self.client.clone(), requests, self.events.clone(), stop));
+        let inbox = Arc::new(inbox);
+        // These end with the connection, or with the engine.
+        tokio::spawn(take_replies(replies, Arc::clone(&inbox), self.events.clone()));
+        tokio::spawn(watch_link(
+            self.client.clone(),
+            Arc::clone(&self.changed),
+            self.shown.clone(),
+            self.events.clone(),
+        ));
         self.tasks.spawn(send(self.client.clone(), inbox, outgoing, self.events.clone()));
         Ok(outbox)
     }
@@ -93,23 +165,38 @@ impl Connection {
     }
 }
 
-async fn changed(event: async_nats::Event, events: &Sender<Event>, link: &watch::Sender<Link>) {
+/// The reply subjects of the service. Each ends with the number of its request and a code, which only the server and the
+/// receiver of that request know. A receiver can therefore not acknowledge the messages of others.
+struct Inbox {
+    subject: String,
+    secret: RandomState,
+}
+
+impl Inbox {
+    fn new(unique: &str) -> Self {
+        Self { subject: format!("{unique}.{MARK}"), secret: RandomState::new() }
+    }
+
+    fn subscription(&self) -> String {
+        format!("{}.*", self.subject)
+    }
+
+    fn reply_to(&self, token: Token) -> String {
+        format!("{}.{token}-{:016x}", self.subject, self.secret.hash_one(token))
+    }
+
+    /// Returns the number of the request. `None`: the reply is for none of the requests.
+    fn token(&self, subject: &str) -> Option<Token> {
+        let (token, code) = subject.rsplit('.').next()?.split_once('-')?;
+        let token = token.parse().ok()?;
+        (code == format!("{:016x}", self.secret.hash_one(token))).then_some(token)
+    }
+}
+
+fn on_event(event: &async_nats::Event, changed: &Notify, slow: &watch::Sender<u64>) {
     match event {
-        async_nats::Event::Connected => {
-            tracing::info!("connected to NATS");
-            link.send_replace(Link::Up);
-            let _ = events.send(Event::Link(true)).await;
-        }
-        async_nats::Event::Disconnected => {
-            tracing::warn!("the connection to NATS is lost; deliveries wait until it is back");
-            let why = "the connection to NATS is lost".to_owned();
-            link.send_replace(Link::Down { since: Instant::now(), why });
-            let _ = events.send(Event::Link(false)).await;
-        }
-        async_nats::Event::SlowConsumer(_) => tracing::warn!(
-            "the retry service receives more than it can store, and NATS drops messages: their producers get no reply; \
-             start further instances"
-        ),
+        async_nats::Event::Connected | async_nats::Event::Disconnected => changed.notify_one(),
+        async_nats::Event::SlowConsumer(_) => slow.send_modify(|count| *count += 1),
         async_nats::Event::LameDuckMode => tracing::info!("the NATS server is about to end"),
         async_nats::Event::ServerError(error) => tracing::warn!(%error, "the NATS server reports an error"),
         async_nats::Event::ClientError(error) => tracing::warn!(%error, "the NATS client reports an error"),
@@ -117,13 +204,61 @@ async fn changed(event: async_nats::Event, events: &Sender<Event>, link: &watch:
     }
 }
 
-async fn take_requests(mut requests: Subscriber, events: Sender<Event>, stop: CancellationToken) {
+/// Logs how many messages the client has dropped, now and then.
+async fn report_drops(mut drops: watch::Receiver<u64>) {
+    let mut known = 0;
+    while drops.changed().await.is_ok() {
+        let count = *drops.borrow_and_update();
+        tracing::warn!(
+            dropped = count - known,
+            "the retry service receives more than it can store, and drops messages: their producers get no reply; start \
+             further instances"
+        );
+        known = count;
+        sleep(SLOW_EVERY).await;
+    }
+}
+
+/// Tells the engine and the health file about the state of the connection.
+async fn watch_link(client: Client, changed: Arc<Notify>, shown: watch::Sender<Link>, events: Sender<Event>) {
+    let mut known = None;
+    loop {
+        let connects = client.statistics().connects.load(Ordering::Relaxed);
+        let link = (client.connection_state() == State::Connected).then_some(connects);
+        if link != known {
+            let event = match link {
+                Some(link) => {
+                    tracing::info!("connected to NATS");
+                    shown.send_replace(Link::Up);
+                    Event::Connected(link)
+                }
+                None => {
+                    tracing::warn!("the connection to NATS is lost; deliveries wait until it is back");
+                    let why = "the connection to NATS is lost".to_owned();
+                    shown.send_replace(Link::Down { since: Instant::now(), why });
+                    Event::Disconnected
+                }
+            };
+            known = link;
+            if events.send(event).await.is_err() {
+                return;
+            }
+        }
+        let _ = timeout(LOOK, changed.notified()).await;
+        if events.is_closed() {
+            return;
+        }
+    }
+}
+
+async fn take_requests(client: Client, mut requests: Subscriber, events: Sender<Event>, stop: CancellationToken) {
     let mut is_stopped = false;
     loop {
         tokio::select! {
             message = requests.next() => {
                 let Some(message) = message else { break };
-                if events.send(Event::Incoming(incoming(message))).await.is_err() {
+                let incoming = incoming(message, client.max_payload());
+                if events.send(Event::Incoming(incoming)).await.is_err() {
                     return;
                 }
             }
@@ -139,7 +274,7 @@ async fn take_requests(mut requests: Subscriber, events: Sender<Event>, stop: Ca
     let _ = events.send(Event::NoMoreIncoming).await;
 }
 
-fn incoming(message: Message) -> Incoming {
+fn incoming(message: Message, max_payload: usize) -> Incoming {
     let mut headers: Headers = Vec::new();
     for (name, values) in message.headers.iter().flat_map(HeaderMap::iter) {
         headers.extend(values.iter().map(|value| (name.to_string(), value.as_str().to_owned())));
@@ -150,13 +285,16 @@ fn incoming(message: Message) -> Incoming {
         subject: message.subject.to_string(),
         reply: message.reply.map(|reply| reply.to_string()),
         headers,
-        body: message.payload,
+        // A copy, because the payload keeps the whole buffer of the client in memory.
+        body: Bytes::copy_from_slice(&message.payload),
+        max_payload,
     }
 }
 
-async fn take_replies(mut replies: Subscriber, events: Sender<Event>) {
+async fn take_replies(mut replies: Subscriber, inbox: Arc<Inbox>, events: Sender<Event>) {
     while let Some(message) = replies.next().await {
-        let Some(token) = message.subject.rsplit('.').next().and_then(|token| token.parse::<Token>().ok()) else {
+        let Some(token) = inbox.token(&message.subject) else {
+            tracing::debug!("a reply is for no request, and is ignored");
             continue;
         };
         let header = |name: &str| message.headers.as_ref()?.get(name).map(HeaderValue::as_str);
@@ -168,13 +306,17 @@ async fn take_replies(mut replies: Subscriber, events: Sender<Event>) {
     }
 }
 
-async fn send(client: Client, inbox: String, mut outgoing: UnboundedReceiver<Outgoing>, events: Sender<Event>) {
+async fn send(client: Client, inbox: Arc<Inbox>, mut outgoing: UnboundedReceiver<Outgoing>, events: Sender<Event>) {
+    let statistics = client.statistics();
     while let Some(message) = outgoing.recv().await {
         match message {
-            Outgoing::Request { token, subject, attempt, content } => {
+            // The engine knows that the connection of the request is lost, or will know soon, and sends it again.
+            Outgoing::Request { link, .. }
+                if statistics.connects.load(Ordering::Relaxed) != link
+                    || client.connection_state() != State::Connected => {}
+            Outgoing::Request { token, subject, attempt, content, .. } => {
                 let headers = headers(&content, attempt);
-                let reply = format!("{inbox}.{token}");
-                let body = content.body.clone();
+                let (reply, body) = (inbox.reply_to(token), content.body.clone());
                 let sent = client.publish_with_reply_and_headers(subject.to_string(), reply, headers, body).await;
                 if let Err(error) = sent {
                     // A request that fails otherwise has no reply in time.
@@ -185,9 +327,10 @@ async fn send(client: Client, inbox: String, mut outgoing: UnboundedReceiver<Out
                     }
                 }
             }
+            Outgoing::Probe(at) => drop(tokio::spawn(probe(client.clone(), at, events.clone()))),
             Outgoing::Stored { to, id } => {
                 let body = serde_json::json!({ "id": id }).to_string();
-                tell(client.publish(to, body.into()).await);
+                log_unsent(client.publish(to, body.into()).await);
             }
             Outgoing::Refused { to, code, reason, retry_after } => {
                 let mut headers = HeaderMap::new();
@@ -196,15 +339,26 @@ async fn send(client: Client, inbox: String, mut outgoing: UnboundedReceiver<Out
                 if let Some(wait) = retry_after {
                     insert(&mut headers, answer::RETRY_AFTER, &wait.as_secs().max(1).to_string());
                 }
-                tell(client.publish_with_headers(to, headers, Bytes::new()).await);
+                log_unsent(client.publish_with_headers(to, headers, Bytes::new()).await);
             }
         }
     }
 }
 
-fn tell(sent: Result<(), async_nats::PublishError>) {
+/// Shows that the connection works: asks for a subject to which nobody listens, which the server itself answers.
+async fn probe(client: Client, at: Millis, events: Sender<Event>) {
+    let answered = client.request(client.new_inbox(), Bytes::new()).await;
+    if let Err(error) = &answered
+        && error.kind() != async_nats::RequestErrorKind::NoResponders
+    {
+        return;
+    }
+    let _ = events.send(Event::Heard(at)).await;
+}
+
+fn log_unsent(sent: Result<(), async_nats::PublishError>) {
     if let Err(error) = sent {
-        tracing::debug!(%error, "a producer cannot be told");
+        tracing::debug!(%error, "the reply to a producer cannot be sent");
     }
 }
 
@@ -245,6 +399,26 @@ mod tests {
         let values: Vec<_> = headers.get_all("A").map(HeaderValue::as_str).collect();
         assert_eq!((values, headers.len()), (vec!["1", "2"], 2));
         assert_eq!(headers.get(ATTEMPT).map(HeaderValue::as_str), Some("3"));
+    }
+
+    #[test]
+    fn a_receiver_cannot_make_up_the_reply_to_another_request() {
+        let (inbox, other) = (Inbox::new("_INBOX.a"), Inbox::new("_INBOX.a"));
+        let own = inbox.reply_to(7);
+        assert_eq!((inbox.token(&own), other.token(&own)), (Some(7), None));
+        let code = own.rsplit('-').next().unwrap();
+        for forged in [format!("_INBOX.a.{MARK}.8-{code}"), format!("_INBOX.a.{MARK}.8"), "8".to_owned(), String::new()]
+        {
+            assert_eq!(inbox.token(&forged), None, "{forged}");
+        }
+        let incoming = Incoming {
+            subject: "retry.a".to_owned(),
+            reply: Some(own),
+            headers: Vec::new(),
+            body: Bytes::new(),
+            max_payload: 1_000,
+        };
+        assert!(incoming.is_delivery());
     }
 
     #[test]

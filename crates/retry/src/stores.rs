@@ -6,16 +6,22 @@
 //! instance that has begun. Only that instance continues, or the one that has its store now, because the last batch may
 //! be in both stores (`queue-embedded/owned/moving.rs`).
 
+mod adoption;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use fs2::FileExt as _;
 use uuid::Uuid;
 
 use hostler_queue::QueueError;
-use hostler_queue_embedded::{Batch, EmbeddedBroker, Options, Sharing};
+use hostler_queue_embedded::{EmbeddedBroker, Options, OwnedQueues, Sharing};
+use hostler_types::channel::Channel;
+
+pub use adoption::{Adopter, Progress};
 
 /// Name of the queue's file in a store.
 pub const QUEUE: &str = "queue.db";
@@ -23,8 +29,90 @@ pub const QUEUE: &str = "queue.db";
 const LOCK: &str = "lock";
 const ADOPTER: &str = "adopter";
 
-/// Number of messages that are moved in one transaction.
-const MESSAGES: usize = 5_000;
+/// Beginnings of the names of folders that are not yet stores, and that are stores no longer.
+const NEW: &str = ".new-";
+const OLD: &str = ".old-";
+
+/// Age after which such a folder is a remnant of a process that was killed.
+const REMNANT: Duration = Duration::from_secs(60);
+
+/// The queues of a store.
+#[derive(Debug, Clone)]
+pub struct Names {
+    /// Queues of the priorities, in their order.
+    pub priorities: Vec<Channel>,
+    /// Queue of the default priority, which also takes the messages of priorities that are no longer in the config.
+    pub default: Channel,
+    /// Queue of the dead letters.
+    pub dead_letters: Channel,
+}
+
+impl Names {
+    /// Returns `true` for a queue of a priority that the config no longer has.
+    fn is_stray(&self, queue: &Channel) -> bool {
+        let of_service = queue
+            .queue()
+            .strip_prefix(self.default.queue())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+        of_service && queue.of_dead_letters().is_none() && !self.priorities.contains(queue)
+    }
+}
+
+/// A store that this process has claimed, with its queues.
+#[derive(Debug)]
+pub struct Claimed {
+    /// The store.
+    pub store: Store,
+    /// The queue's file.
+    pub broker: EmbeddedBroker,
+    /// The queues that this process schedules.
+    pub queues: OwnedQueues,
+}
+
+/// Takes over a store that belongs to nobody, or creates one. `folder`: the folder of all stores. A store that cannot be
+/// used is logged and left for an operator. May block for long on a network file system.
+///
+/// # Errors
+/// The text names the folder and the fault.
+pub async fn claim(folder: &Path, names: &Names) -> Result<Claimed, String> {
+    let fault = |error: io::Error| {
+        let folder = folder.display();
+        format!("retry.store: cannot use the folder {folder}: {error}; it must be writable for this user")
+    };
+    fs::create_dir_all(folder).map_err(fault)?;
+    sweep(folder);
+    for id in ids(folder).map_err(fault)? {
+        let Some(store) = Store::free(folder, id) else { continue };
+        match open_queues(&store, names).await {
+            Ok((broker, queues)) => return Ok(Claimed { store, broker, queues }),
+            Err(error) => tracing::error!(
+                store = %id,
+                %error,
+                "a store cannot be used, and its messages wait: mend the fault, or move the folder of the store away"
+            ),
+        }
+    }
+    let store = Store::create(folder).map_err(fault)?;
+    let (broker, queues) = open_queues(&store, names).await.map_err(|error| error.to_string())?;
+    Ok(Claimed { store, broker, queues })
+}
+
+/// Checks that stores can be created in a folder. Leaves the folder as it is, unless it is missing.
+///
+/// # Errors
+/// The folder cannot be written.
+pub fn check(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let probe = folder.join(format!("{NEW}{}", Uuid::now_v7()));
+    fs::create_dir(&probe)?;
+    fs::remove_dir(probe)
+}
+
+async fn open_queues(store: &Store, names: &Names) -> Result<(EmbeddedBroker, OwnedQueues), QueueError> {
+    let broker = open(&store.queue())?;
+    let queues = broker.own(&names.priorities, &names.dead_letters).await?;
+    Ok((broker, queues))
+}
 
 /// A store, locked by this process.
 #[derive(Debug)]
@@ -35,50 +123,25 @@ pub struct Store {
     _lock: File,
 }
 
-/// How an instance adopts stores.
-struct Adoption<'a> {
-    /// Number of messages that are moved in one transaction.
-    batch: usize,
-    /// The queue of the instance.
-    own: &'a EmbeddedBroker,
-    /// Asked before each batch.
-    go_on: &'a (dyn Fn() -> bool + Sync),
-    /// Called after each batch.
-    moved: &'a mut (dyn FnMut(usize) + Send),
-}
-
-/// The result of an adoption.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Adopted {
-    /// Number of stores that were removed.
-    pub stores: usize,
-    /// Number of messages that were moved.
-    pub messages: usize,
-}
-
 impl Store {
-    /// Takes over a store that belongs to nobody, or creates one. `folder`: the folder of all stores.
-    ///
-    /// # Errors
-    /// The folder cannot be written.
-    pub fn claim(folder: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
-        for id in ids(folder)? {
-            // A store whose adoption has begun is not taken over: part of its messages are elsewhere.
-            if !folder.join(id.to_string()).join(ADOPTER).exists()
-                && let Some(store) = Self::lock(folder, id)?
-                && !store.path(ADOPTER).exists()
-            {
-                return Ok(store);
-            }
+    /// Locks a store that belongs to nobody. `None`: it belongs to another process, is being adopted, or cannot be locked.
+    fn free(folder: &Path, id: Uuid) -> Option<Self> {
+        // A store whose adoption has begun is not taken over: part of its messages are elsewhere.
+        let is_adopted = || folder.join(id.to_string()).join(ADOPTER).exists();
+        if is_adopted() {
+            return None;
         }
-        Self::create(folder)
+        let locked = Self::lock(folder, id).inspect_err(|error| {
+            tracing::error!(store = %id, %error, "a store cannot be locked, and its messages wait; its files must be writable for this user");
+        });
+        // The adoption may have begun and been killed in between.
+        locked.ok().flatten().filter(|_| !is_adopted())
     }
 
     /// Creates a store. Nobody sees it before it is locked.
     fn create(folder: &Path) -> io::Result<Self> {
         let id = Uuid::now_v7();
-        let (hidden, shown) = (folder.join(format!(".new-{id}")), folder.join(id.to_string()));
+        let (hidden, shown) = (folder.join(format!("{NEW}{id}")), folder.join(id.to_string()));
         fs::DirBuilder::new().mode(0o700).create(&hidden)?;
         let lock = OpenOptions::new().write(true).create_new(true).open(hidden.join(LOCK))?;
         lock.try_lock_exclusive()?;
@@ -108,6 +171,11 @@ impl Store {
         self.id
     }
 
+    /// Returns the folder of all stores.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Returns the path of the queue's file.
     pub fn queue(&self) -> PathBuf {
         self.path(QUEUE)
@@ -131,114 +199,37 @@ impl Store {
         File::open(self.folder.join(self.id.to_string()))?.sync_all()
     }
 
-    /// Removes the store. The lock is the last file, so that nobody takes over what is left.
+    /// Removes the store, whose queue must be closed. Files that remain, such as those that a network file system keeps while
+    /// they are open, are removed later.
     fn remove(self) -> io::Result<()> {
-        let folder = self.folder.join(self.id.to_string());
-        // The queue's file goes before its `-wal`, without which it might show messages that were moved.
-        match fs::remove_file(folder.join(QUEUE)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        let gone = self.folder.join(format!("{OLD}{}", self.id));
+        fs::rename(self.folder.join(self.id.to_string()), &gone)?;
+        if let Err(error) = fs::remove_dir_all(&gone) {
+            tracing::debug!(folder = %gone.display(), %error, "an adopted store is removed later");
         }
-        for entry in fs::read_dir(&folder)? {
-            let entry = entry?;
-            if entry.file_name() != LOCK {
-                fs::remove_file(entry.path())?;
-            }
-        }
-        fs::remove_file(folder.join(LOCK))?;
-        fs::remove_dir(folder)
-    }
-
-    /// Adopts the stores that belong to nobody: moves their messages into `own`, the queue of this store, and removes
-    /// them. `moved` is called after each batch, with the number of its messages. A store that cannot be adopted is logged
-    /// and left, and does not keep others from being adopted. `go_on`: asked before each batch.
-    ///
-    /// # Errors
-    /// The folder cannot be read.
-    pub async fn adopt(
-        &self,
-        own: &EmbeddedBroker,
-        go_on: &(dyn Fn() -> bool + Sync),
-        moved: &mut (dyn FnMut(usize) + Send),
-    ) -> io::Result<Adopted> {
-        self.adopt_all(Adoption { batch: MESSAGES, own, go_on, moved }).await
-    }
-
-    async fn adopt_all(&self, mut adoption: Adoption<'_>) -> io::Result<Adopted> {
-        let mut total = Adopted::default();
-        for id in ids(&self.folder)? {
-            if id == self.id || !(adoption.go_on)() {
-                continue;
-            }
-            let Some(store) = Self::lock(&self.folder, id)? else { continue };
-            if let Err(error) = self.adopt_one(store, &mut adoption, &mut total).await {
-                tracing::error!(store = %id, error, "cannot adopt the store of another instance; its messages wait");
-            }
-        }
-        Ok(total)
-    }
-
-    /// Adopts one store, after those whose adoption its instance has begun. Does nothing if it is another instance's turn.
-    async fn adopt_one(&self, store: Self, adoption: &mut Adoption<'_>, total: &mut Adopted) -> Result<(), String> {
-        let is_of_another = |adopter: Uuid| adopter != self.id && self.folder.join(adopter.to_string()).exists();
-        if store.adopter().is_some_and(is_of_another) {
-            return Ok(());
-        }
-        for id in ids(&self.folder).map_err(text)? {
-            if adopter(&self.folder, id) != Some(store.id) {
-                continue;
-            }
-            // Its last batch may be in `store` too.
-            let Some(inherited) = Self::lock(&self.folder, id).map_err(text)? else { return Ok(()) };
-            if store.queue().exists() {
-                let theirs = open(&store.queue()).map_err(text)?;
-                let last = theirs.stored_from(&id.to_string()).await.map_err(text)?;
-                adoption.own.remember_stored_from(&id.to_string(), last).await.map_err(text)?;
-            }
-            if !self.move_all(inherited, adoption, total).await? {
-                return Ok(());
-            }
-        }
-        self.move_all(store, adoption, total).await.map(drop)
-    }
-
-    /// Moves all messages of a store, and removes it. Returns `false` if it was told to stop.
-    async fn move_all(&self, store: Self, adoption: &mut Adoption<'_>, total: &mut Adopted) -> Result<bool, String> {
-        store.name_adopter(self.id).map_err(text)?;
-        let name = store.id.to_string();
-        if store.queue().exists() {
-            let theirs = open(&store.queue()).map_err(text)?;
-            let mut removed = Batch::default();
-            loop {
-                if !(adoption.go_on)() {
-                    return Ok(false);
-                }
-                let batch = theirs.read_batch(adoption.batch).await.map_err(text)?;
-                if batch.messages.is_empty() {
-                    break;
-                }
-                let stored = adoption.own.store_batch(&name, batch.clone(), removed).await.map_err(text)?;
-                total.messages += stored;
-                (adoption.moved)(stored);
-                theirs.remove_batch(&batch).await.map_err(text)?;
-                removed = batch;
-            }
-        }
-        store.remove().map_err(text)?;
-        total.stores += 1;
-        tracing::info!(store = name, "adopted the store of an instance that has ended");
-        adoption.own.forget_stored_from(&name).await.map_err(text)?;
-        Ok(true)
-    }
-
-    #[cfg(test)]
-    async fn adopt_in_batches_of(&self, batch: usize, own: &EmbeddedBroker, moved: &mut (dyn FnMut(usize) + Send)) {
-        self.adopt_all(Adoption { batch, own, go_on: &|| true, moved }).await.unwrap();
+        Ok(())
     }
 }
 
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
+/// Removes what processes have left that were killed while they created or removed a store.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let is_remnant = name.to_str().is_some_and(|name| name.starts_with(NEW) || name.starts_with(OLD));
+        let changed = entry.metadata().and_then(|found| found.modified());
+        let age = changed.ok().and_then(|changed| SystemTime::now().duration_since(changed).ok());
+        if !is_remnant || age.is_none_or(|age| age < REMNANT) {
+            continue;
+        }
+        let lock = OpenOptions::new().write(true).open(entry.path().join(LOCK));
+        if lock.is_ok_and(|lock| lock.try_lock_exclusive().is_err()) {
+            continue;
+        }
+        if let Err(error) = fs::remove_dir_all(entry.path()) {
+            tracing::debug!(folder = %entry.path().display(), %error, "a remnant of a store cannot be removed");
+        }
+    }
 }
 
 /// Opens the queue of a store that this process has locked. Works on network file systems too.
@@ -248,6 +239,12 @@ fn text(error: impl std::fmt::Display) -> String {
 pub fn open(queue: &Path) -> Result<EmbeddedBroker, QueueError> {
     let sharing = Sharing::at(queue.parent().unwrap_or(queue));
     EmbeddedBroker::open_with(queue, Options { sharing, ..Options::default() })
+}
+
+/// Returns `true` if a running instance has the store of a queue's file.
+pub fn is_in_use(queue: &Path) -> bool {
+    let lock = queue.parent().map(|folder| OpenOptions::new().write(true).open(folder.join(LOCK)));
+    matches!(lock, Some(Ok(lock)) if lock.try_lock_exclusive().is_err())
 }
 
 /// Returns the files of all stores in a folder, oldest first.

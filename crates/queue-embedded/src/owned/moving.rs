@@ -5,6 +5,7 @@
 //! transaction that stores it, until the old file has lost it. Whoever goes on with the old file skips those ids.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
@@ -14,13 +15,17 @@ use crate::topology::find_or_create;
 use crate::writer::Need;
 use hostler_queue::QueueError;
 
-/// Number of bytes of bodies after which a batch takes no further message.
+/// Queue for messages whose queue is not known, because the old file is damaged.
+const LOST: &str = "retry-lost";
+
+/// Number of bytes after which a batch takes no further message.
 const MOST_BYTES: usize = 16 << 20;
 
 /// A message of the old file. Texts are bytes, because nothing here depends on their being valid.
 #[derive(Debug, Clone)]
 pub struct Moved {
-    queue: String,
+    /// Name of the queue. `None`: the row of the queue is missing.
+    queue: Option<String>,
     key: (i64, i64, i64),
     due_at: i64,
     attempts: i64,
@@ -29,6 +34,15 @@ pub struct Moved {
     routing_key: Option<Vec<u8>>,
     attributes: Option<Vec<u8>>,
     body: Vec<u8>,
+}
+
+impl Moved {
+    /// Returns the number of bytes that the message takes in memory.
+    fn size(&self) -> usize {
+        let optional = [&self.group, &self.routing_key, &self.attributes];
+        let optional: usize = optional.into_iter().flatten().map(Vec::len).sum();
+        size_of::<Self>() + self.id.len() + optional + self.body.len()
+    }
 }
 
 /// A batch of messages of the old file.
@@ -49,17 +63,17 @@ impl EmbeddedBroker {
         self.writer
             .call(Need::Read, move |db| {
                 let mut query = db.prepare_cached(
-                    "SELECT queue.name, entry.queue, entry.enqueued_at, entry.seq, entry.due_at, entry.attempts,
+                    "SELECT CAST(queue.name AS BLOB), entry.queue, entry.enqueued_at, entry.seq, entry.due_at, entry.attempts,
                              coalesce(CAST(content.id AS BLOB), CAST('lost ' || entry.seq AS BLOB)),
                              CAST(content.group_name AS BLOB), CAST(content.routing_key AS BLOB),
                              CAST(content.attributes AS BLOB), coalesce(content.body, x'')
-                         FROM entry JOIN queue ON queue.id = entry.queue
+                         FROM entry LEFT JOIN queue ON queue.id = entry.queue
                              LEFT JOIN content ON content.seq = entry.seq
                          LIMIT ?1",
                 )?;
                 let rows = query.query_map([i64::try_from(max).unwrap_or(i64::MAX)], |row| {
                     Ok(Moved {
-                        queue: row.get(0)?,
+                        queue: row.get::<_, Option<Vec<u8>>>(0)?.map(|name| String::from_utf8_lossy(&name).into_owned()),
                         key: (row.get(1)?, row.get(2)?, row.get(3)?),
                         due_at: row.get(4)?,
                         attempts: row.get(5)?,
@@ -73,7 +87,7 @@ impl EmbeddedBroker {
                 let (mut messages, mut bytes) = (Vec::new(), 0);
                 for message in rows {
                     let message: Moved = message?;
-                    bytes += message.body.len();
+                    bytes += message.size();
                     messages.push(message);
                     if bytes >= MOST_BYTES {
                         break;
@@ -89,7 +103,7 @@ impl EmbeddedBroker {
     ///
     /// # Errors
     /// Nothing was stored.
-    pub async fn store_batch(&self, from: &str, batch: Batch, removed: Batch) -> Result<usize, QueueError> {
+    pub async fn store_batch(&self, from: &str, batch: Arc<Batch>, removed: Arc<Batch>) -> Result<usize, QueueError> {
         let scope = scope(from);
         self.writer.call(Need::Durable, move |db| store(db, &scope, &batch, &removed)).await
     }
@@ -111,6 +125,26 @@ impl EmbeddedBroker {
             Ok(())
         };
         self.writer.call(Need::Durable, remove).await
+    }
+
+    /// Moves up to `max` entries of a queue to another one of the same file. Messages that waited for their subjects wait for
+    /// their times again. Returns the number of moved entries.
+    ///
+    /// # Errors
+    /// Nothing was moved.
+    pub async fn move_entries(&self, from: &str, to: &str, max: usize) -> Result<usize, QueueError> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        let work = move |db: &Session<'_>| {
+            let [from, to] = [find_or_create(db, &from, false)?.id, find_or_create(db, &to, false)?.id];
+            db.prepare_cached(
+                "UPDATE entry SET queue = ?2, visible_at = coalesce(visible_at, due_at), group_name = NULL
+                 WHERE (queue, enqueued_at, seq) IN (
+                     SELECT queue, enqueued_at, seq FROM entry WHERE queue = ?1 ORDER BY enqueued_at, seq LIMIT ?3
+                 )",
+            )?
+            .execute(params![from, to, i64::try_from(max).unwrap_or(i64::MAX)])
+        };
+        self.writer.call(Need::Write, work).await
     }
 
     /// Returns the ids of messages that were stored from another file, and that the other file may still have.
@@ -176,7 +210,7 @@ fn store(db: &Session<'_>, scope: &str, batch: &Batch, removed: &Batch) -> rusql
             continue;
         }
         stored += 1;
-        let queue = find_or_create(db, &message.queue, false)?.id;
+        let queue = find_or_create(db, message.queue.as_deref().unwrap_or(LOST), false)?.id;
         db.prepare_cached(
             "INSERT INTO content (id, group_name, routing_key, attributes, body)
              VALUES (CAST(?1 AS TEXT), CAST(?2 AS TEXT), CAST(?3 AS TEXT), CAST(?4 AS TEXT), ?5)",

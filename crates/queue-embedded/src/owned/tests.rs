@@ -78,6 +78,12 @@ impl Bench {
     }
 }
 
+/// Returns the number of messages, and of dead letters.
+async fn in_all(owned: &OwnedQueues) -> (u64, u64) {
+    let counts = owned.count().await.unwrap();
+    (counts.visible + counts.delayed, counts.dead_lettered)
+}
+
 fn ids(page: &Page) -> Vec<&str> {
     page.messages.iter().map(|stored| &*stored.message.id).collect()
 }
@@ -117,11 +123,11 @@ async fn steps_move_messages() {
     assert_eq!((dead.len(), &*dead[0].id, &*dead[0].body), (1, "c", &b"c"[..]));
     assert_eq!(dead[0].attributes[REASON_ATTRIBUTE].as_text(), Some("gave up"));
     assert_eq!(dead[0].attributes["hostler-attempts"].as_text(), Some("7"));
-    assert_eq!(bench.owned.count().await.unwrap(), (vec![0, 1], 1));
+    assert_eq!(in_all(&bench.owned).await, (1, 1));
     // A step for a message that is gone changes nothing.
     bench.step(Step::DeadLetter { place: places[1], attempts: 7, reason: "gave up".to_owned() }).await;
     bench.step(Step::Remove(places[2])).await;
-    assert_eq!(bench.owned.count().await.unwrap(), (vec![0, 1], 1));
+    assert_eq!(in_all(&bench.owned).await, (1, 1));
 }
 
 #[tokio::test]
@@ -226,7 +232,7 @@ async fn a_file_on_a_network_file_system_is_not_shared_and_outlives_its_process(
     drop((broker, owned));
     let broker = EmbeddedBroker::open_with(&copy, options()).unwrap();
     let owned = broker.own(&channels(), &"retry-dlq".parse().unwrap()).await.unwrap();
-    assert_eq!(owned.count().await.unwrap(), (vec![0, 1], 0));
+    assert_eq!(in_all(&owned).await, (1, 0));
 }
 
 #[tokio::test]
@@ -241,4 +247,100 @@ async fn a_closed_subject_stays_closed_after_a_restart() {
     drop((broker, owned));
     let (_broker, owned) = own(&path).await;
     assert_eq!(owned.closed().await.unwrap(), [("a".to_owned(), now + 70_000)]);
+}
+
+#[tokio::test]
+async fn closed_subjects_move_to_another_store() {
+    let (bench, own) = (bench().await, bench().await);
+    let now = bench.owned.now();
+    for (subject, until) in [("a", now + 60_000), ("b", now + 90_000), ("past", now)] {
+        bench.step(Step::Close { subject: subject.into(), until }).await;
+    }
+    own.step(Step::Close { subject: "b".into(), until: own.owned.now() + 3_600_000 }).await;
+    let mut closed = bench.broker.closed_subjects().await.unwrap();
+    closed.sort();
+    let stored = own.broker.close_subjects(closed).await.unwrap();
+    assert_eq!(stored.len(), 2);
+    assert!((stored[0].1 - own.owned.now()).abs_diff(60_000) < 5_000, "{stored:?}");
+    let mut kept = own.owned.closed().await.unwrap();
+    kept.sort();
+    assert_eq!(kept, stored, "the longer time wins");
+    assert!(stored[1].1 > own.owned.now() + 3_000_000);
+}
+
+#[tokio::test]
+async fn counts_are_those_of_all_queues_in_steps() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let due = |n: i64| if n % 10 == 0 { now + 60_000 } else { now };
+    let many = (0..25_000).map(|n| NewMessage { parked: n % 10 == 1, ..new("a", "s", now + n, due(n)) });
+    let places = bench.store(many.chain([NewMessage { queue: 0, ..new("b", "s", now - 5, now) }]).collect()).await;
+    bench.step(Step::DeadLetter { place: places[1], attempts: 1, reason: "x".to_owned() }).await;
+    let counts = bench.owned.count().await.unwrap();
+    let expected = Counts { visible: 22_500, delayed: 2_500, dead_lettered: 1, oldest: Some(now - 5) };
+    assert_eq!(counts, expected);
+    let used = bench.owned.used_bytes().await.unwrap();
+    assert!((1 << 20..64 << 20).contains(&used), "{used}");
+}
+
+#[tokio::test]
+async fn a_turn_that_fails_does_not_hide_that_others_wrote() {
+    let bench = bench().await;
+    let turn = Turn { loads: vec![due(bench.owned.now(), None, 9)], ..Turn::default() };
+    bench.owned.turn(turn.clone()).await.unwrap();
+    let meddler = Connection::open(&bench.path).unwrap();
+    meddler.execute("INSERT INTO dedupe (scope, key, id, sent_at) VALUES ('x', 'y', '', 0)", []).unwrap();
+    // The table is missing while the turn is carried out.
+    meddler.execute("ALTER TABLE entry RENAME TO aside", []).unwrap();
+    assert!(bench.owned.turn(turn.clone()).await.is_err());
+    meddler.execute("ALTER TABLE aside RENAME TO entry", []).unwrap();
+    assert!(bench.owned.turn(turn.clone()).await.unwrap().others_wrote);
+    assert!(!bench.owned.turn(turn).await.unwrap().others_wrote);
+}
+
+#[tokio::test]
+async fn a_batch_is_bounded_in_bytes_and_misses_no_message() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let large = |n: i64| NewMessage {
+        attributes: Attributes::from([("a".to_owned(), AttributeValue::Text("x".repeat(6 << 20)))]),
+        ..new("a", "s", now + n, now)
+    };
+    bench.store((0..4).map(large).collect()).await;
+    let batch = bench.broker.read_batch(1_000).await.unwrap();
+    assert_eq!(batch.messages.len(), 3, "headers count too");
+    bench.broker.remove_batch(&batch).await.unwrap();
+    // The row of the queue is gone, but the message is not.
+    let meddler = Connection::open(&bench.path).unwrap();
+    meddler.execute("DELETE FROM queue WHERE name = 'retry'", []).unwrap();
+    let own = own(&bench.path.with_extension("other")).await;
+    let batch = Arc::new(bench.broker.read_batch(1_000).await.unwrap());
+    assert_eq!(batch.messages.len(), 1);
+    assert_eq!(own.0.store_batch("x", batch, Arc::default()).await.unwrap(), 1);
+    let channels = own.0.channels().await.unwrap();
+    assert!(channels.iter().any(|channel| channel.queue() == "retry-lost"), "{channels:?}");
+}
+
+#[tokio::test]
+async fn messages_of_a_queue_that_nobody_schedules_move_to_another() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let high = |id: &str, parked| NewMessage { queue: 0, parked, ..new(id, "s", now, now + 50) };
+    bench.store(vec![high("a", false), high("b", true), high("c", false)]).await;
+    assert_eq!(bench.broker.move_entries("retry-high", "retry", 2).await.unwrap(), 2);
+    assert_eq!(bench.broker.move_entries("retry-high", "retry", 2).await.unwrap(), 1);
+    assert_eq!(bench.broker.move_entries("retry-high", "retry", 2).await.unwrap(), 0);
+    let page = bench.load(due(now + 100, None, 9)).await;
+    assert_eq!((ids(&page), page.messages[0].due), (vec!["a", "b", "c"], now + 50), "none is parked any more");
+}
+
+#[tokio::test]
+async fn a_closed_broker_has_closed_its_file() {
+    let Bench { _folder, path, broker, owned } = bench().await;
+    let open =
+        || std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    assert!(open().any(|file| file == path));
+    broker.close().await;
+    assert!(!open().any(|file| file == path));
+    assert!(owned.turn(Turn { new: vec![new("a", "s", 0, 0)], ..Turn::default() }).await.is_err());
 }

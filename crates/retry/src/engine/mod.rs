@@ -8,12 +8,14 @@
 //! |---|---|
 //! | `mod.rs` | the loop |
 //! | `turns.rs` | turns: stores what came in, and converts what is read |
-//! | `told.rs` | reports to producers, the log and the observer |
+//! | `reports.rs` | reports to producers, the log and the observer |
+//! | `suspects.rs` | subjects whose receivers may be why the connection was lost |
 
-mod told;
+mod reports;
+mod suspects;
 mod turns;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +28,15 @@ use tokio_util::sync::CancellationToken;
 use crate::accept::{Accepted, Incoming, accept};
 use crate::answer::Reply;
 use crate::envelope::Headers;
-use crate::requests::{Requests, Token};
-use crate::scheduler::{Answer, Delivery, Millis, Rules, Scheduler};
+use crate::requests::{self, Requests, Token};
+use crate::scheduler::{Answer, Delivery, Millis, Rules, Scheduler, millis};
 use crate::settings::Defaults;
+use crate::targets::Targets;
 use hostler_queue::QueueError;
 use hostler_queue_embedded::OwnedQueues;
 use hostler_types::Backoff;
-pub use told::{Ended, Observer};
+pub use reports::{Ended, Observer};
+use suspects::Suspects;
 use turns::Turning;
 
 /// Maximum number of events that are handled before the loop looks at everything else.
@@ -49,6 +53,15 @@ const ENOUGH: usize = 512;
 
 /// Longest time without a look at the scheduler.
 const LONGEST_SLEEP: Millis = 1_000;
+
+/// Time after which a turn that has not ended counts as hung. Producers are then told to come back later.
+const HUNG: Millis = 10_000;
+
+/// Reason for refusals while a turn hangs.
+const HANGS: &str = "the store does not answer; check that its disk works";
+
+/// Time without a reply after which a proof that the connection works is asked for again.
+const PROOF: Millis = 1_000;
 
 /// What a message needs to be delivered.
 #[derive(Debug)]
@@ -70,8 +83,16 @@ pub enum Event {
     Reply(Token, Reply),
     /// A request can never be sent. The text is the reason.
     Unsendable(Token, String),
-    /// The connection works (`true`) or is lost.
-    Link(bool),
+    /// The connection works. The number grows with each connection. The one before is lost.
+    Connected(u64),
+    /// The connection is lost.
+    Disconnected,
+    /// The connection is known to have worked at this time, by the store's clock.
+    Heard(Millis),
+    /// The store has no room for further messages, or has room again (`None`). The text is the reason.
+    Full(Option<String>),
+    /// Receivers of messages of another store have asked for these subjects to be closed until these times.
+    Closed(Vec<(String, Millis)>),
     /// An operator pauses deliveries (`true`), or resumes them.
     Pause(bool),
     /// Messages of another store were added to this one.
@@ -85,6 +106,8 @@ pub enum Event {
 pub enum Outgoing {
     /// A request to a receiver.
     Request {
+        /// Number of the connection. The request must not be sent on another one, because its replies are not awaited there.
+        link: u64,
         /// Number for the reply subject.
         token: Token,
         /// Subject.
@@ -94,6 +117,8 @@ pub enum Outgoing {
         /// Message.
         content: Arc<Content>,
     },
+    /// A message that only brings [`Event::Heard`] with this time, when the connection works.
+    Probe(Millis),
     /// The reply to a producer whose message is stored. Has the id of the message.
     Stored {
         /// Subject for the reply.
@@ -120,14 +145,16 @@ pub type Outbox = UnboundedSender<Outgoing>;
 /// Settings of an engine.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Subject of the retry service.
-    pub subject: String,
+    /// Subjects to which messages are delivered.
+    pub targets: Targets,
     /// Settings of messages that set none themselves.
     pub defaults: Defaults,
     /// Rules of the scheduler.
     pub rules: Rules,
     /// Longest wait for the reply of a receiver.
     pub ack_timeout: Duration,
+    /// Longest wait that a receiver may ask for.
+    pub longest_wait: Duration,
     /// Maximum number of bytes of messages that wait to be stored. Beyond it, producers are told to come back later.
     pub max_incoming: usize,
 }
@@ -138,6 +165,7 @@ pub struct Engine<O> {
     store: OwnedQueues,
     scheduler: Scheduler<Content>,
     requests: Requests,
+    suspects: Suspects,
     outbox: Outbox,
     observer: O,
     /// Messages that wait to be stored, and the number of their bytes.
@@ -150,14 +178,23 @@ pub struct Engine<O> {
     next_turn_at: Millis,
     /// End of the pause after the last turn.
     gathers_until: Millis,
-    is_linked: bool,
+    /// Number of the connection. `None`: there is none.
+    link: Option<u64>,
+    /// Last time at which the connection is known to have worked, and the last time at which a proof was asked for.
+    heard_at: Millis,
+    probed_at: Option<Millis>,
+    /// Reason for which no further messages are stored.
+    shortage: Option<String>,
+    /// Number of messages that were lost because their producers waited for no reply, and the time of the next warning.
+    unanswered: u64,
+    warn_unanswered_at: Millis,
     is_paused: bool,
     is_draining: bool,
     is_closed: bool,
 }
 
 impl<O: Observer> Engine<O> {
-    /// Creates an engine over an opened store. Finds the parked messages and the closed subjects of earlier runs.
+    /// Creates an engine over an opened store, without a connection: [`Event::Connected`] must come first. Finds the parked messages and the closed subjects of earlier runs.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -176,6 +213,7 @@ impl<O: Observer> Engine<O> {
             store,
             scheduler,
             requests,
+            suspects: Suspects::default(),
             outbox,
             observer,
             incoming: VecDeque::new(),
@@ -185,11 +223,21 @@ impl<O: Observer> Engine<O> {
             failure: None,
             next_turn_at: Millis::MIN,
             gathers_until: Millis::MIN,
-            is_linked: true,
+            link: None,
+            heard_at: Millis::MIN,
+            probed_at: None,
+            shortage: None,
+            unanswered: 0,
+            warn_unanswered_at: Millis::MIN,
             is_paused: false,
             is_draining: false,
             is_closed: false,
         })
+    }
+
+    /// Pauses deliveries before the engine runs.
+    pub fn pause(&mut self) {
+        self.is_paused = true;
     }
 
     /// Runs until `drain` is cancelled and then all deliveries and turns have ended, or until `deadline` is cancelled.
@@ -236,55 +284,144 @@ impl<O: Observer> Engine<O> {
     /// Does everything that can be done now. Returns the time.
     fn act(&mut self) -> Millis {
         let now = self.store.now();
-        for (place, answer) in self.requests.expired(now) {
-            self.scheduler.answered(now, place, answer, fastrand::f64());
+        for (ended, answer) in self.requests.expired(now, self.heard_at) {
+            self.suspects.clear(&ended.subject);
+            self.scheduler.answered(now, ended.place, answer, fastrand::f64());
+        }
+        self.ask_for_proof(now);
+        if self.is_hung(now) {
+            self.refuse_waiting(HANGS);
         }
         self.scheduler.advance(now);
         self.begin_turn(now);
-        if self.is_linked && !self.is_paused && !self.is_draining {
+        // A message that is delivered must be removed soon, so nothing is delivered while the store fails.
+        let can_settle = self.failure.is_none() && !self.is_hung(now);
+        if let Some(link) = self.link
+            && can_settle
+            && !self.is_paused
+            && !self.is_draining
+        {
             while let Some(delivery) = self.scheduler.next(now) {
-                self.deliver(delivery, now);
+                self.deliver(delivery, link, now);
             }
         }
         self.report(now);
+        self.observer.works(can_settle && self.link.is_some());
         // What `next` has ended, such as expired messages, is written at once.
         self.begin_turn(now);
         now
     }
 
-    fn deliver(&mut self, delivery: Delivery<Content>, now: Millis) {
+    fn deliver(&mut self, delivery: Delivery<Content>, link: u64, now: Millis) {
         let Delivery { place, subject, attempt, due, content } = delivery;
-        let token = self.requests.start(place, now);
+        let token = self.requests.start(place, Arc::clone(&subject), now);
         self.observer.delivers(Duration::from_millis(u64::try_from(now.saturating_sub(due)).unwrap_or(0)));
         // If the other end is gone, the process is ending.
-        let _ = self.outbox.send(Outgoing::Request { token, subject, attempt, content });
+        let _ = self.outbox.send(Outgoing::Request { link, token, subject, attempt, content });
+    }
+
+    /// Asks for a proof that the connection works, if a request has waited long enough without one.
+    fn ask_for_proof(&mut self, now: Millis) {
+        let is_asked = self.probed_at.is_some_and(|at| now.saturating_sub(at) < PROOF);
+        if self.requests.has_overdue(now) && !is_asked {
+            self.probed_at = Some(now);
+            let _ = self.outbox.send(Outgoing::Probe(now));
+        }
     }
 
     fn handle(&mut self, event: Event, now: Millis) {
         match event {
-            Event::Incoming(incoming) => self.take(incoming, now),
+            Event::Incoming(incoming) => {
+                self.heard_at = now;
+                self.take(incoming, now);
+            }
             Event::Reply(token, reply) => {
-                if let Some((place, answer)) = self.requests.reply(token, reply, now) {
-                    self.scheduler.answered(now, place, answer, fastrand::f64());
+                self.heard_at = now;
+                if let Some(subject) = self.requests.subject(token) {
+                    self.suspects.clear(subject);
+                }
+                if let Some((ended, answer)) = self.requests.reply(token, reply, now) {
+                    let answer = self.within_longest_wait(&ended.subject, answer);
+                    self.scheduler.answered(now, ended.place, answer, fastrand::f64());
                 }
             }
             Event::Unsendable(token, reason) => {
-                if let Some(place) = self.requests.end(token) {
-                    self.scheduler.answered(now, place, Answer::Term(reason), fastrand::f64());
+                if let Some(ended) = self.requests.end(token) {
+                    self.scheduler.answered(now, ended.place, Answer::Term(reason), fastrand::f64());
                 }
             }
-            Event::Link(is_linked) => {
-                self.is_linked = is_linked;
-                if !is_linked {
-                    for place in self.requests.lost() {
-                        self.scheduler.answered(now, place, Answer::Unsent, fastrand::f64());
-                    }
+            Event::Connected(link) => {
+                if self.link.replace(link).is_some_and(|before| before != link) {
+                    self.lose(now);
+                }
+            }
+            Event::Disconnected => {
+                self.link = None;
+                self.lose(now);
+            }
+            Event::Heard(at) => self.heard_at = self.heard_at.max(at),
+            Event::Full(shortage) => self.note_shortage(shortage),
+            Event::Closed(subjects) => {
+                for (subject, until) in subjects {
+                    self.scheduler.restore_closed(now, &subject.into(), until);
                 }
             }
             Event::Pause(is_paused) => self.is_paused = is_paused,
             Event::Adopted => self.scheduler.reread(),
             Event::NoMoreIncoming => self.is_closed = true,
         }
+    }
+
+    /// Cuts a wait that a receiver asks for and that is longer than allowed, such as one in milliseconds instead of seconds:
+    /// it would close the subject for as long.
+    fn within_longest_wait(&self, subject: &str, answer: Answer) -> Answer {
+        match answer {
+            Answer::Nak(Some(delay)) if delay > self.plan.longest_wait => {
+                let (asked, kept) = (delay.as_secs_f64(), self.plan.longest_wait.as_secs_f64());
+                tracing::warn!(
+                    subject,
+                    asked_seconds = asked,
+                    kept_seconds = kept,
+                    "a receiver asks for a longer wait than `retry.longest_wait` allows, which is kept instead"
+                );
+                Answer::Nak(Some(self.plan.longest_wait))
+            }
+            answer => answer,
+        }
+    }
+
+    /// Ends the requests whose connection is lost.
+    fn lose(&mut self, now: Millis) {
+        let lost = self.requests.lost();
+        let subjects: HashSet<_> = lost.iter().map(|ended| Arc::clone(&ended.subject)).collect();
+        let verdicts = self.suspects.lost(&subjects, fastrand::f64());
+        for requests::Ended { place, subject } in lost {
+            let costs_retry = verdicts.get(&subject).is_some_and(|verdict| verdict.costs_retry);
+            let answer = if costs_retry {
+                let reason = "the connection to NATS was lost in each of its last deliveries: its receiver may send replies \
+                              that are not valid";
+                Answer::NoAck(reason.to_owned())
+            } else {
+                Answer::Unsent
+            };
+            self.scheduler.answered(now, place, answer, fastrand::f64());
+        }
+        for (subject, verdict) in verdicts {
+            if let Some(wait) = verdict.wait {
+                tracing::warn!(
+                    subject = &*subject,
+                    wait_seconds = wait.as_secs_f64(),
+                    "the connection to NATS was lost again while a receiver had messages of this subject; the subject waits: \
+                     look at the replies of its receivers"
+                );
+                self.scheduler.restore_closed(now, &subject, now.saturating_add(millis(wait)));
+            }
+        }
+    }
+
+    /// Returns `true` if a turn has not ended for long.
+    fn is_hung(&self, now: Millis) -> bool {
+        self.turning.as_ref().is_some_and(|turning| now.saturating_sub(turning.began) > HUNG)
     }
 
     /// Takes a message of a producer, or tells the producer why not.
@@ -294,10 +431,17 @@ impl<O: Observer> Engine<O> {
             let reason = "more messages wait to be stored than fit into memory";
             return self.refuse(reply, 503, reason.to_owned());
         }
-        if let Some(failure) = self.failure.as_ref().filter(|_| now < self.next_turn_at) {
-            return self.refuse(reply, 503, failure.to_string());
+        if self.is_hung(now) {
+            return self.refuse(reply, 503, HANGS.to_owned());
         }
-        match accept(&self.plan.subject, &self.plan.defaults, incoming) {
+        let failure = self.failure.as_ref().filter(|_| now < self.next_turn_at).map(ToString::to_string);
+        if let Some(failure) = failure {
+            return self.refuse(reply, 503, failure);
+        }
+        if let Some(shortage) = self.shortage.clone() {
+            return self.refuse(reply, 503, shortage);
+        }
+        match accept(&self.plan.targets, &self.plan.defaults, incoming) {
             Ok(accepted) => {
                 self.incoming_bytes += size;
                 self.incoming.push_back(accepted);
@@ -311,7 +455,7 @@ impl<O: Observer> Engine<O> {
         let turn = Some(self.next_turn_at).filter(|at| *at > now);
         let gathered = Some(self.gathers_until).filter(|at| *at > now && self.scheduler.changes() > 0);
         let longest = now.saturating_add(LONGEST_SLEEP);
-        [scheduler, turn, gathered, self.requests.wake_at()].into_iter().flatten().fold(longest, Millis::min)
+        [scheduler, turn, gathered, self.requests.wake_at(now)].into_iter().flatten().fold(longest, Millis::min)
     }
 
     /// Returns `true` if the engine is draining and nothing is left to do.
@@ -319,7 +463,9 @@ impl<O: Observer> Engine<O> {
         let has_work = !self.requests.is_empty() || !self.incoming.is_empty() || self.turning.is_some();
         // A store that fails would not accept the rest in time either.
         let is_written = self.scheduler.is_written() || self.failure.is_some();
-        self.is_draining && self.is_closed && !has_work && is_written
+        // Without a connection, no further messages come, and the subscription cannot be ended in order.
+        let is_closed = self.is_closed || self.link.is_none();
+        self.is_draining && is_closed && !has_work && is_written
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the engine tells: producers, the log, and the observer that feeds health and metrics.
+//! Reports to producers, to the log, and to the observer that feeds health and metrics.
 
 use std::time::Duration;
 
@@ -8,8 +8,11 @@ use hostler_queue::QueueError;
 use hostler_types::OutcomeKind;
 use hostler_types::printable::shortened;
 
-/// Wait that producers are told to keep before they repeat a request.
+/// Wait for producers before they repeat a request.
 const COME_BACK: Duration = Duration::from_secs(5);
+
+/// Interval in milliseconds between two warnings about lost messages.
+const WARN_EVERY: Millis = 10_000;
 
 /// Maximum length in bytes of the reason in a log line.
 const MAX_REASON: usize = 1024;
@@ -40,8 +43,10 @@ pub trait Observer: Send {
     fn delivers(&mut self, late: Duration);
     /// A delivery, or a message, has ended.
     fn ended(&mut self, ended: Ended<'_>);
-    /// The store was read and written (`true`), or failed.
-    fn turned(&mut self, is_ok: bool);
+    /// A message of a producer was not stored.
+    fn refuses(&mut self);
+    /// The service can deliver and settle messages (`true`), or cannot.
+    fn works(&mut self, is_working: bool);
     /// The number of messages in flight, and the longest time for which one of their receivers has not replied.
     fn flying(&mut self, count: usize, oldest: Option<Duration>);
 }
@@ -56,17 +61,51 @@ impl<O: Observer> Engine<O> {
     }
 
     /// Tells a producer that its message is not stored.
-    pub(super) fn refuse(&self, reply: Option<String>, code: u16, reason: String) {
+    pub(super) fn refuse(&mut self, reply: Option<String>, code: u16, reason: String) {
+        self.observer.refuses();
         tracing::debug!(code, reason, "a message of a producer is not stored");
+        if reply.is_none() {
+            self.lose_unanswered(code, &reason);
+        }
         if let Some(to) = reply {
             let retry_after = (code == 503).then_some(COME_BACK);
             let _ = self.outbox.send(Outgoing::Refused { to, code, reason, retry_after });
         }
     }
 
+    /// Counts a message that is not stored although its producer waits for no reply, and logs the count now and then.
+    fn lose_unanswered(&mut self, code: u16, reason: &str) {
+        self.unanswered = self.unanswered.saturating_add(1);
+        let now = self.store.now();
+        if now >= self.warn_unanswered_at {
+            self.warn_unanswered_at = now.saturating_add(WARN_EVERY);
+            tracing::warn!(
+                code,
+                reason,
+                lost = std::mem::take(&mut self.unanswered),
+                "messages are lost: they were not stored, and their producers sent them without a reply subject; \
+                 send messages to the retry service by request"
+            );
+        }
+    }
+
+    /// Records that the store has no room, or has room again.
+    pub(super) fn note_shortage(&mut self, shortage: Option<String>) {
+        match &shortage {
+            Some(reason) if self.shortage.is_none() => {
+                tracing::error!(
+                    reason,
+                    "no further messages are stored; producers are refused with 503 until there is room"
+                );
+            }
+            None if self.shortage.is_some() => tracing::info!("the store has room for further messages again"),
+            _ => {}
+        }
+        self.shortage = shortage;
+    }
+
     /// Records a turn that was carried out.
     pub(super) fn recovered(&mut self) {
-        self.observer.turned(true);
         if self.failure.take().is_some() {
             tracing::info!(failures = self.failures, "the store of the retry service works again");
         }
@@ -75,9 +114,8 @@ impl<O: Observer> Engine<O> {
 
     /// Records a turn that failed.
     pub(super) fn failed(&mut self, error: &QueueError) {
-        self.observer.turned(false);
         if self.failure.as_ref() != Some(error) {
-            tracing::error!(%error, "the store of the retry service failed; producers are told to come back later");
+            tracing::error!(%error, "the store of the retry service failed; nothing is delivered, and producers are refused with 503, until it works again");
         }
         self.failures = self.failures.saturating_add(1);
         self.failure = Some(error.clone());

@@ -18,7 +18,8 @@ impl Observer for Nobody {
     fn stores(&mut self) {}
     fn delivers(&mut self, _: Duration) {}
     fn ended(&mut self, _: Ended<'_>) {}
-    fn turned(&mut self, _: bool) {}
+    fn refuses(&mut self) {}
+    fn works(&mut self, _: bool) {}
     fn flying(&mut self, _: usize, _: Option<Duration>) {}
 }
 
@@ -44,10 +45,11 @@ fn plan() -> Plan {
         lane: 100,
     };
     Plan {
-        subject: "retry".to_owned(),
+        targets: Targets::new("retry", vec![">".to_owned()]),
         defaults: Defaults { settings, priorities: vec![priority("high", 2), priority("normal", 1)] },
         rules,
         ack_timeout: Duration::from_secs(20),
+        longest_wait: Duration::from_secs(3600),
         max_incoming: 1 << 20,
     }
 }
@@ -70,6 +72,7 @@ async fn start(path: &Path, plan: Plan) -> Running {
     let (drain, deadline) = (CancellationToken::new(), CancellationToken::new());
     let mut engine = Engine::open(plan, store, outbox, Nobody).await.unwrap();
     let (drained, ended) = (drain.clone(), deadline.clone());
+    events.send(Event::Connected(1)).await.unwrap();
     let task = tokio::spawn(async move { engine.run(&mut inbox, &drained, &ended).await });
     Running { events, sent, drain, deadline, task }
 }
@@ -78,7 +81,7 @@ impl Running {
     async fn send(&self, subject: &str, headers: &[(&str, &str)]) {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let (reply, body) = (Some("inbox.1".to_owned()), Bytes::from("hello"));
-        let incoming = Incoming { subject: subject.to_owned(), reply, headers, body };
+        let incoming = Incoming { subject: subject.to_owned(), reply, headers, body, max_payload: 1 << 20 };
         self.events.send(Event::Incoming(incoming)).await.unwrap();
     }
 
@@ -241,9 +244,9 @@ async fn a_lost_connection_costs_no_retry() {
     running.send("retry.a", &[("Hostler-Retries", "0")]).await;
     running.stored().await;
     let (lost, ..) = running.request().await;
-    running.events.send(Event::Link(false)).await.unwrap();
+    running.events.send(Event::Disconnected).await.unwrap();
     running.answer(lost, Answer::Nak(None)).await;
-    running.events.send(Event::Link(true)).await.unwrap();
+    running.events.send(Event::Connected(2)).await.unwrap();
     let (token, attempt, _) = running.request().await;
     assert!(attempt == 1 && token != lost);
     running.answer(token, Answer::Ack).await;
@@ -277,4 +280,180 @@ async fn a_dead_letter_that_goes_back_is_delivered_again() {
     running.answer(token, Answer::Ack).await;
     running.end().await;
     assert_eq!(depth(&path, "retry").await.visible, 0);
+}
+
+#[tokio::test]
+async fn another_connection_ends_the_requests_of_the_one_before() {
+    let (_folder, path) = file();
+    let mut running = start(&path, plan()).await;
+    running.send("retry.a", &[("Hostler-Retries", "0")]).await;
+    running.stored().await;
+    running.request().await;
+    // The loss itself was not told.
+    running.events.send(Event::Connected(2)).await.unwrap();
+    match running.next().await {
+        Outgoing::Request { link: 2, token, attempt: 1, .. } => running.answer(token, Answer::Ack).await,
+        other => panic!("{other:?}"),
+    }
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_breaks_the_connection_each_time_is_given_up() {
+    let (_folder, path) = file();
+    let mut running = start(&path, plan()).await;
+    running.send("retry.bad", &[("Hostler-Retries", "0")]).await;
+    running.stored().await;
+    for link in 2..=5 {
+        // From the second time on, the subject waits before.
+        running.request().await;
+        running.events.send(Event::Disconnected).await.unwrap();
+        running.events.send(Event::Connected(link)).await.unwrap();
+    }
+    let ended = async {
+        while depth(&path, "retry").await.dead_lettered == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("it is never given up");
+    running.end().await;
+    assert_eq!(depth(&path, "retry").await.visible, 0);
+}
+
+#[tokio::test]
+async fn a_silent_connection_costs_no_retry() {
+    let (_folder, path) = file();
+    let mut running = start(&path, Plan { ack_timeout: Duration::from_millis(100), ..plan() }).await;
+    running.send("retry.a", &[("Hostler-Retries", "0")]).await;
+    running.stored().await;
+    running.request().await;
+    let Outgoing::Probe(_) = running.next().await else { panic!("no proof is asked for") };
+    running.events.send(Event::Disconnected).await.unwrap();
+    running.events.send(Event::Connected(2)).await.unwrap();
+    running.request().await;
+    let Outgoing::Probe(at) = running.next().await else { panic!("no proof is asked for") };
+    running.events.send(Event::Heard(at)).await.unwrap();
+    let ended = async {
+        while depth(&path, "retry").await.dead_lettered == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("the receiver is silent, although the connection works");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn without_room_messages_are_refused_and_deliveries_go_on() {
+    let (_folder, path) = file();
+    let mut running = start(&path, plan()).await;
+    running.send("retry.a", &[]).await;
+    running.stored().await;
+    let (token, ..) = running.request().await;
+    running.events.send(Event::Full(Some("no room".to_owned()))).await.unwrap();
+    running.send("retry.a", &[]).await;
+    assert_eq!(running.refused().await, (503, "no room".to_owned(), Some(Duration::from_secs(5))));
+    running.answer(token, Answer::NoAck("x".to_owned())).await;
+    let (token, attempt, _) = running.request().await;
+    assert_eq!(attempt, 2);
+    running.answer(token, Answer::Ack).await;
+    running.events.send(Event::Full(None)).await.unwrap();
+    running.send("retry.b", &[("Hostler-Delay", "1h")]).await;
+    running.stored().await;
+    running.end().await;
+}
+
+#[tokio::test]
+async fn nothing_is_delivered_while_the_store_fails() {
+    let (_folder, path) = file();
+    let mut running = start(&path, plan()).await;
+    running.send("retry.a", &[]).await;
+    running.stored().await;
+    let (token, ..) = running.request().await;
+    let aside = path.with_extension("aside");
+    std::fs::rename(&path, &aside).unwrap();
+    // Makes a turn fail.
+    running.send("retry.b", &[]).await;
+    assert_eq!(running.refused().await.0, 503);
+    // Would be delivered again at once.
+    running.answer(token, Answer::Unsent).await;
+    running.send("retry.b", &[]).await;
+    assert_eq!(running.refused().await.0, 503, "no request comes before");
+    std::fs::rename(&aside, &path).unwrap();
+    running.request().await;
+    running.deadline.cancel();
+    running.task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wait_is_cut_to_the_longest_one() {
+    let (_folder, path) = file();
+    let mut running = start(&path, Plan { longest_wait: Duration::from_millis(50), ..plan() }).await;
+    running.send("retry.a", &[]).await;
+    running.stored().await;
+    let (token, ..) = running.request().await;
+    // In milliseconds instead of seconds.
+    running.answer(token, Answer::Nak(Some(Duration::from_secs(30_000)))).await;
+    let (_, attempt, _) = running.request().await;
+    assert_eq!(attempt, 2);
+    running.deadline.cancel();
+    running.task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_closure_of_another_store_is_kept() {
+    let (_folder, path) = file();
+    let mut running = start(&path, plan()).await;
+    let until = {
+        let broker = EmbeddedBroker::open(&path).unwrap();
+        broker.close_subjects(vec![("a".to_owned(), Duration::from_secs(3600))]).await.unwrap()
+    };
+    running.events.send(Event::Closed(until)).await.unwrap();
+    for subject in ["retry.a", "retry.b"] {
+        running.send(subject, &[]).await;
+        running.stored().await;
+    }
+    match running.next().await {
+        Outgoing::Request { subject, .. } => assert_eq!(&*subject, "b"),
+        other => panic!("{other:?}"),
+    }
+    running.deadline.cancel();
+    running.task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_drain_without_a_connection_ends_at_once() {
+    let (_folder, path) = file();
+    let mut running = start(&path, plan()).await;
+    running.send("retry.a", &[]).await;
+    running.stored().await;
+    running.request().await;
+    running.events.send(Event::Disconnected).await.unwrap();
+    // `NoMoreIncoming` never comes, because the client cannot end the subscription.
+    running.drain.cancel();
+    assert_eq!(timeout(PATIENCE, running.task).await.expect("it waits for the grace").unwrap(), 0);
+}
+
+#[tokio::test]
+async fn an_operators_message_for_a_forbidden_subject_is_dead_lettered() {
+    let (_folder, path) = file();
+    let mut running = start(&path, plan()).await;
+    let broker = EmbeddedBroker::open(&path).unwrap();
+    let to = |subject: &str| hostler_types::message::Outgoing {
+        body: b"x".to_vec(),
+        routing_key: Some(subject.to_owned()),
+        ..Default::default()
+    };
+    let messages = vec![to("$JS.API.STREAM.DELETE.ORDERS"), to("allowed")];
+    for sent in hostler_queue::Broker::send(&broker, &"retry".parse().unwrap(), messages).await {
+        sent.unwrap();
+    }
+    match running.next().await {
+        Outgoing::Request { subject, token, .. } => {
+            assert_eq!(&*subject, "allowed");
+            running.answer(token, Answer::Ack).await;
+        }
+        other => panic!("{other:?}"),
+    }
+    running.end().await;
+    assert_eq!(depth(&path, "retry").await.dead_lettered, 1);
 }

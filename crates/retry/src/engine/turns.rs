@@ -23,6 +23,7 @@ const OVERHEAD: usize = 512;
 /// A turn that is being carried out.
 pub(super) struct Turning {
     pub(super) done: Doing<Result<Turned, QueueError>>,
+    pub(super) began: Millis,
     new: Vec<New>,
 }
 
@@ -43,7 +44,16 @@ impl<O: Observer> Engine<O> {
         if gathers && self.incoming.is_empty() {
             return;
         }
-        let Some(mut turn) = self.scheduler.turn(now, !self.incoming.is_empty()) else { return };
+        if self.is_draining && self.scheduler.changes() == 0 && self.incoming.is_empty() {
+            return;
+        }
+        // After a failure, an empty turn shows if the store works again.
+        let always = !self.incoming.is_empty() || self.failure.is_some();
+        let Some(mut turn) = self.scheduler.turn(now, always) else { return };
+        if self.is_draining {
+            // Nothing of it would be delivered.
+            turn.loads.clear();
+        }
         let (mut new, mut bytes) = (Vec::new(), 0);
         while new.len() < MOST
             && bytes < MOST_BYTES
@@ -75,7 +85,7 @@ impl<O: Observer> Engine<O> {
         }
         self.incoming_bytes = self.incoming_bytes.saturating_sub(bytes);
         let store = self.store.clone();
-        self.turning = Some(Turning { done: Box::pin(async move { store.turn(turn).await }), new });
+        self.turning = Some(Turning { done: Box::pin(async move { store.turn(turn).await }), began: now, new });
     }
 
     /// Ends the turn.
@@ -94,12 +104,20 @@ impl<O: Observer> Engine<O> {
                 self.failed(&error);
                 self.next_turn_at = now.saturating_add(millis(wait));
                 let reason = error.to_string();
-                let waiting: Vec<_> = self.incoming.drain(..).collect();
-                self.incoming_bytes = 0;
-                for accepted in new.into_iter().map(|new| new.accepted).chain(waiting) {
-                    self.refuse(accepted.reply, 503, reason.clone());
+                for new in new {
+                    self.refuse(new.accepted.reply, 503, reason.clone());
                 }
+                self.refuse_waiting(&reason);
             }
+        }
+    }
+
+    /// Tells the producers of all messages that wait to be stored to come back later.
+    pub(super) fn refuse_waiting(&mut self, reason: &str) {
+        let waiting: Vec<_> = self.incoming.drain(..).collect();
+        self.incoming_bytes = 0;
+        for accepted in waiting {
+            self.refuse(accepted.reply, 503, reason.to_owned());
         }
     }
 
@@ -138,6 +156,10 @@ impl<O: Observer> Engine<O> {
         let (settings, headers) = envelope::open(&message.attributes, &self.plan.defaults)?;
         let subject = message.routing_key.filter(|subject| !subject.is_empty());
         let subject = subject.ok_or("it has no subject: send it with `--routing-key <subject>`")?;
+        // An operator's message was not checked before, and `retry.targets` may have changed.
+        if let Some(fault) = self.plan.targets.fault(&subject) {
+            return Err(fault);
+        }
         let content = Content { id: message.id, headers, body: message.body };
         let (size, content) = (size(&content), Arc::new(content));
         Ok(Message { place, subject: subject.into(), due, attempts, settings, size, content })
