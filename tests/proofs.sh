@@ -10,7 +10,7 @@ source tests/static.sh
 quick=
 if [ "${1:-}" = --quick ]; then quick=1 && shift; fi
 names=("$@")
-[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster rabbitmq-4 neighbour overshoot side-by-side telemetry year day image)
+[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster rabbitmq-4 retry-kills neighbour overshoot side-by-side telemetry year day image)
 
 proof() {
   case $1 in
@@ -39,6 +39,8 @@ proof() {
     cluster) [ "$quick" ] || HOSTLER_PAUSE=15 cargo test --release --workspace --locked --test all -- a_cluster_loses --nocapture ;;
     # The tests of RabbitMQ's driver on RabbitMQ 4, which CI's Debian does not have. It needs root, and downloads a system.
     rabbitmq-4) [ "$quick" ] || bash tests/rabbitmq-4.sh cargo test --release --workspace --locked --test all -- conformance::drivers::rabbitmq rabbitmq:: ;;
+    # Instances of the retry service are killed a hundred times while 200,000 messages pass. The tests do the same with fewer.
+    retry-kills) [ "$quick" ] || HOSTLER_MESSAGES=200000 HOSTLER_KILLS=100 cargo test --release --workspace --locked --test all -- killed_instances_lose --nocapture ;;
     # A neighbour of each hostile guest keeps four fifths of its throughput. It needs a quiet machine, and has no shorter form.
     neighbour) [ "$quick" ] || HOSTLER_KEPT=0.8 cargo test --release --workspace --locked --test all -- neighbour_keeps_its_throughput --nocapture ;;
     # A guest that writes to 512 MiB at once is stopped within 50 ms and a tick. It needs a quiet machine; the tests run it without a bound.

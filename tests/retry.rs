@@ -1,5 +1,8 @@
 //! `hostler retry` on real NATS servers.
 
+mod faults;
+mod kills;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -193,7 +196,7 @@ async fn a_message_that_is_given_up_is_a_dead_letter_and_can_go_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_if_the_service_is_killed_and_others_adopt_its_store() {
-    let service = Service::new(Nats::shared(Version::Newest), "").await;
+    let service = Service::new(Nats::shared(Version::Newest), "adopt_after = '1s'").await;
     let target = unique("work");
     let mut hosts: Vec<_> = (0..3).map(|_| service.start()).collect();
     let mut ids = BTreeMap::new();

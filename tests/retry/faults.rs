@@ -1,0 +1,150 @@
+//! Faulty receivers, producers and servers, and operators who get in the way.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+
+use tokio::task::block_in_place;
+
+use super::*;
+
+/// Answers all messages of a subject with a reply whose headers nobody can read, until the connection ends.
+fn answer_badly(server: &Nats, subject: &str) {
+    let mut stream = TcpStream::connect(server.url().strip_prefix("nats://").unwrap()).unwrap();
+    let hello = "CONNECT {\"verbose\":false,\"headers\":true,\"no_responders\":true,\"protocol\":1}\r\n";
+    write!(stream, "{hello}SUB {subject} 1\r\nPING\r\n").unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "PONG"));
+    std::thread::spawn(move || {
+        for line in lines {
+            if line.starts_with("HMSG ") {
+                let reply = line.split(' ').nth(3).unwrap();
+                let headers = "NATS/1.0\r\nthis is no header\r\n\r\n";
+                let size = headers.len();
+                if write!(stream, "HPUB {reply} {size} {size}\r\n{headers}\r\n").is_err() {
+                    return;
+                }
+            } else if line == "PING" && stream.write_all(b"PONG\r\n").is_err() {
+                return;
+            }
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_breaks_the_connection_ends_as_a_dead_letter_and_keeps_out_no_other() {
+    let server = Nats::shared(Version::Newest);
+    let service = Service::new(server, "").await;
+    let mut host = service.start();
+    let (bad, good) = (unique("bad"), unique("good"));
+    block_in_place(|| answer_badly(server, &bad));
+    let receiver = service.receive(&good, |_, _| "+ACK".to_owned()).await;
+    service.stored(&bad, "x", &[("Hostler-Retries", "0")]).await;
+    for number in 0..20 {
+        let delay = format!("{}ms", number * 200);
+        service.stored(&good, &number.to_string(), &[("Hostler-Delay", &delay)]).await;
+    }
+    let line = block_in_place(|| host.wait_for(PATIENCE, |line| line["disposition"] == "dead-letter"));
+    assert!(line["reason"].as_str().unwrap().contains("replies that are not valid"), "{line}");
+    receiver.wait("the others", |seen| {
+        let bodies: std::collections::BTreeSet<_> = seen.iter().map(|seen| &seen.body).collect();
+        (bodies.len() == 20).then_some(())
+    });
+    assert_eq!(block_in_place(|| host.stop()), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subjects_that_would_do_harm_are_refused() {
+    let service = Service::new(Nats::shared(Version::Newest), "targets = ['webhooks.>']").await;
+    let mut host = service.start();
+    let long = format!("webhooks.{}", "a".repeat(2_000));
+    for (target, reason) in [
+        (&*long, "use at most 1024"),
+        ("$JS.API.STREAM.NAMES", "of NATS itself"),
+        ("_INBOX.x", "of NATS itself"),
+        ("orders.a", "`retry.targets`"),
+    ] {
+        let reply = service.send(target, "x", &[]).await;
+        let headers = reply.headers.unwrap();
+        assert_eq!(headers.get("Nats-Service-Error-Code").unwrap().as_str(), "400");
+        assert!(headers.get("Nats-Service-Error").unwrap().as_str().contains(reason), "{headers:?}");
+    }
+    service.stored("webhooks.a", "x", &[("Hostler-Delay", "1h")]).await;
+    assert_eq!(block_in_place(|| host.stop()), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_too_large_with_what_is_added_is_refused() {
+    let service = Service::new(Nats::shared(Version::Newest), "").await;
+    let mut host = service.start();
+    let target = unique("large");
+    let receiver = service.receive(&target, |_, _| "+ACK".to_owned()).await;
+    let most = service.client.max_payload();
+    let reply = service.send(&target, &"x".repeat(most), &[]).await;
+    let headers = reply.headers.unwrap();
+    assert!(headers.get("Nats-Service-Error").unwrap().as_str().contains("max_payload"), "{headers:?}");
+    service.stored(&target, &"x".repeat(most - 100), &[]).await;
+    receiver.wait("the delivery", |seen| (!seen.is_empty()).then_some(()));
+    assert_eq!(block_in_place(|| host.stop()), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_retry_services_do_not_multiply_messages() {
+    let server = Nats::shared(Version::Newest);
+    let (first, second) = (Service::new(server, "retries = 0").await, Service::new(server, "").await);
+    let mut hosts = [first.start(), second.start()];
+    first.stored(&format!("{}.a", second.subject), "x", &[]).await;
+    let line = block_in_place(|| hosts[0].wait_for(PATIENCE, |line| line["disposition"] == "dead-letter"));
+    assert!(line["reason"].as_str().unwrap().contains("another retry service"), "{line}");
+    block_in_place(|| hosts.iter_mut().for_each(|host| assert_eq!(host.stop(), 0)));
+    assert_eq!(second.world.row("retry")["visible"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_without_a_server_does_not_wait_for_the_grace() {
+    let mut server = Nats::start(Version::Newest);
+    let service = Service::new(&server, "").await;
+    let mut host = service.start();
+    service.stored("a", "x", &[("Hostler-Delay", "1h")]).await;
+    block_in_place(|| {
+        server.kill();
+        host.wait_for(PATIENCE, |line| line["message"].as_str().is_some_and(|text| text.contains("is lost")));
+        let began = Instant::now();
+        assert_eq!(host.stop(), 0);
+        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_take_no_messages_that_the_service_has() {
+    let service = Service::new(Nats::shared(Version::Newest), "").await;
+    let mut host = service.start();
+    // Nobody listens to it, so the message stays.
+    service.stored(&unique("nobody"), "x", &[]).await;
+    block_in_place(|| {
+        for command in [&["receive", "retry"][..], &["requeue", "--from", "retry", "--to", "retry-high"]] {
+            let said = service.world.output(command);
+            assert!(said.code == 1 && said.stderr.contains("a running `hostler retry`"), "{said:?}");
+        }
+        assert_eq!(host.stop(), 0);
+        let said = service.world.output(&["requeue", "--from", "retry", "--to", "retry-high"]);
+        assert_eq!(said.code, 0, "{said:?}");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_says_if_the_service_could_start() {
+    let mut server = Nats::start(Version::Newest);
+    let service = Service::new(&server, "").await;
+    block_in_place(|| {
+        let said = service.world.output(&["check"]);
+        assert!(said.code == 0 && said.stdout.contains("retry     ok"), "{said:?}");
+        std::fs::remove_dir_all(service.world.path("retry")).unwrap();
+        std::fs::write(service.world.path("retry"), "").unwrap();
+        let said = service.world.output(&["check"]);
+        assert!(said.code == 69 && said.stderr.contains("retry.store"), "{said:?}");
+        std::fs::remove_file(service.world.path("retry")).unwrap();
+        server.kill();
+        let said = service.world.output(&["check"]);
+        assert!(said.code == 69 && said.stderr.contains("`retry.nats`"), "{said:?}");
+    });
+}
