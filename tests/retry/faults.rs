@@ -100,6 +100,24 @@ async fn two_retry_services_do_not_multiply_messages() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_stuck_costs_no_retry() {
+    let server = Nats::start(Version::Newest);
+    let service = Service::new(&server, "ack_timeout = '1s'\nretries = 0").await;
+    let mut host = service.start();
+    let receiver = service.receive("work", |_, _| "+ACK".to_owned()).await;
+    service.stored("work", "x", &[("Hostler-Delay", "500ms")]).await;
+    server.freeze();
+    let began = Instant::now();
+    // Longer than the delay and the time for an answer, but not so long that the client gives the connection up.
+    block_in_place(|| until("the time is up", PATIENCE, || (began.elapsed() > 4 * SECOND).then_some(())));
+    server.thaw();
+    receiver.wait("the delivery", |seen| (!seen.is_empty()).then_some(()));
+    let line = block_in_place(|| host.wait_for(PATIENCE, |line| !line["outcome"].is_null()));
+    assert_eq!((&line["outcome"], &line["attempt"]), (&Value::from("ack"), &Value::from(1)));
+    assert_eq!(block_in_place(|| host.stop()), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_without_a_server_does_not_wait_for_the_grace() {
     let mut server = Nats::start(Version::Newest);
     let service = Service::new(&server, "").await;

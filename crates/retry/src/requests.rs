@@ -120,6 +120,19 @@ impl Requests {
         expired
     }
 
+    /// Lets the requests that have waited long enough begin to wait anew, because the connection was stuck.
+    pub fn renew(&mut self, now: Millis) {
+        while let Some(&(at, token)) = self.deadlines.first()
+            && at <= now
+        {
+            self.deadlines.pop_first();
+            if let Some(open) = self.open.get_mut(&token) {
+                (open.since, open.deadline) = (now, now.saturating_add(millis(self.timeout).max(1)));
+                self.deadlines.insert((open.deadline, token));
+            }
+        }
+    }
+
     /// Returns `true` if a request has waited long enough. After [`Self::expired`], it is one that was sent after the
     /// connection was last known to work.
     pub fn has_overdue(&self, now: Millis) -> bool {
@@ -181,6 +194,17 @@ mod tests {
         assert_eq!(requests.wake_at(40_000), None, "no time will bring it");
         assert_eq!(seq(requests.expired(40_000, 11)), [2]);
         assert!(!requests.has_overdue(40_000));
+    }
+
+    #[test]
+    fn requests_on_a_connection_that_was_stuck_wait_anew() {
+        let mut requests = Requests::new(Duration::from_secs(30));
+        let tokens = [1, 2].map(|seq| start(&mut requests, seq, seq * 10_000));
+        requests.renew(45_000);
+        assert!(!requests.has_overdue(69_999));
+        assert_eq!(seq(requests.expired(70_000, 70_000)), [2], "only the first one was overdue");
+        assert_eq!(seq(requests.expired(75_000, 75_000)), [1]);
+        assert!(tokens.iter().all(|token| requests.end(*token).is_none()));
     }
 
     #[test]

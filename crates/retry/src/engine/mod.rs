@@ -63,6 +63,9 @@ const HANGS: &str = "the store does not answer; check that its disk works";
 /// Time without a reply after which a proof that the connection works is asked for again.
 const PROOF: Millis = 1_000;
 
+/// Longest time for a proof. A connection that takes longer was stuck, and the receivers may not have had their time.
+const PROMPT: Millis = 500;
+
 /// What a message needs to be delivered.
 #[derive(Debug)]
 pub struct Content {
@@ -332,11 +335,11 @@ impl<O: Observer> Engine<O> {
     fn handle(&mut self, event: Event, now: Millis) {
         match event {
             Event::Incoming(incoming) => {
-                self.heard_at = now;
+                self.hear(now);
                 self.take(incoming, now);
             }
             Event::Reply(token, reply) => {
-                self.heard_at = now;
+                self.hear(now);
                 if let Some(subject) = self.requests.subject(token) {
                     self.suspects.clear(subject);
                 }
@@ -359,7 +362,13 @@ impl<O: Observer> Engine<O> {
                 self.link = None;
                 self.lose(now);
             }
-            Event::Heard(at) => self.heard_at = self.heard_at.max(at),
+            Event::Heard(at) => {
+                self.probed_at = None;
+                if now.saturating_sub(at) > PROMPT {
+                    self.requests.renew(now);
+                }
+                self.hear(at);
+            }
             Event::Full(shortage) => self.note_shortage(shortage),
             Event::Closed(subjects) => {
                 for (subject, until) in subjects {
@@ -390,8 +399,17 @@ impl<O: Observer> Engine<O> {
         }
     }
 
+    /// Notes that the connection worked. While a proof is awaited, only that counts: other messages may come sooner from a
+    /// connection that was stuck.
+    fn hear(&mut self, at: Millis) {
+        if self.probed_at.is_none() {
+            self.heard_at = self.heard_at.max(at);
+        }
+    }
+
     /// Ends the requests whose connection is lost.
     fn lose(&mut self, now: Millis) {
+        self.probed_at = None;
         let lost = self.requests.lost();
         let subjects: HashSet<_> = lost.iter().map(|ended| Arc::clone(&ended.subject)).collect();
         let verdicts = self.suspects.lost(&subjects, fastrand::f64());

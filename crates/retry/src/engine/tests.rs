@@ -1,4 +1,5 @@
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::mpsc::{self, Sender, UnboundedReceiver};
 use tokio::task::JoinHandle;
@@ -12,14 +13,23 @@ use hostler_queue_embedded::EmbeddedBroker;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Nobody;
+/// Records if the service works, and the number of refused messages.
+#[derive(Clone, Default)]
+struct Recorder {
+    works: Arc<AtomicBool>,
+    refused: Arc<AtomicUsize>,
+}
 
-impl Observer for Nobody {
+impl Observer for Recorder {
     fn stores(&mut self) {}
     fn delivers(&mut self, _: Duration) {}
     fn ended(&mut self, _: Ended<'_>) {}
-    fn refuses(&mut self) {}
-    fn works(&mut self, _: bool) {}
+    fn refuses(&mut self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+    fn works(&mut self, is_working: bool) {
+        self.works.store(is_working, Ordering::Relaxed);
+    }
     fn flying(&mut self, _: usize, _: Option<Duration>) {}
 }
 
@@ -61,6 +71,7 @@ struct Running {
     drain: CancellationToken,
     deadline: CancellationToken,
     task: JoinHandle<usize>,
+    seen: Recorder,
 }
 
 async fn start(path: &Path, plan: Plan) -> Running {
@@ -70,11 +81,12 @@ async fn start(path: &Path, plan: Plan) -> Running {
     let (outbox, sent) = mpsc::unbounded_channel();
     let (events, mut inbox) = mpsc::channel(1_000);
     let (drain, deadline) = (CancellationToken::new(), CancellationToken::new());
-    let mut engine = Engine::open(plan, store, outbox, Nobody).await.unwrap();
+    let seen = Recorder::default();
+    let mut engine = Engine::open(plan, store, outbox, seen.clone()).await.unwrap();
     let (drained, ended) = (drain.clone(), deadline.clone());
     events.send(Event::Connected(1)).await.unwrap();
     let task = tokio::spawn(async move { engine.run(&mut inbox, &drained, &ended).await });
-    Running { events, sent, drain, deadline, task }
+    Running { events, sent, drain, deadline, task, seen }
 }
 
 impl Running {
@@ -112,6 +124,16 @@ impl Running {
 
     async fn answer(&self, token: Token, answer: Answer) {
         self.events.send(Event::Reply(token, Reply::End(answer))).await.unwrap();
+    }
+
+    /// Waits until the service works, or does not.
+    async fn until_works(&self, expected: bool) {
+        let changed = async {
+            while self.seen.works.load(Ordering::Relaxed) != expected {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, changed).await.expect("it does not change");
     }
 
     async fn end(self) -> usize {
@@ -244,9 +266,12 @@ async fn a_lost_connection_costs_no_retry() {
     running.send("retry.a", &[("Hostler-Retries", "0")]).await;
     running.stored().await;
     let (lost, ..) = running.request().await;
+    running.until_works(true).await;
     running.events.send(Event::Disconnected).await.unwrap();
+    running.until_works(false).await;
     running.answer(lost, Answer::Nak(None)).await;
     running.events.send(Event::Connected(2)).await.unwrap();
+    running.until_works(true).await;
     let (token, attempt, _) = running.request().await;
     assert!(attempt == 1 && token != lost);
     running.answer(token, Answer::Ack).await;
@@ -332,6 +357,10 @@ async fn a_silent_connection_costs_no_retry() {
     running.events.send(Event::Connected(2)).await.unwrap();
     running.request().await;
     let Outgoing::Probe(at) = running.next().await else { panic!("no proof is asked for") };
+    // It took long, so the receiver has its time again.
+    running.events.send(Event::Heard(at - 2 * PROMPT)).await.unwrap();
+    let Outgoing::Probe(at) = running.next().await else { panic!("no proof is asked for") };
+    assert_eq!(depth(&path, "retry").await.dead_lettered, 0);
     running.events.send(Event::Heard(at)).await.unwrap();
     let ended = async {
         while depth(&path, "retry").await.dead_lettered == 0 {
@@ -378,6 +407,8 @@ async fn nothing_is_delivered_while_the_store_fails() {
     running.answer(token, Answer::Unsent).await;
     running.send("retry.b", &[]).await;
     assert_eq!(running.refused().await.0, 503, "no request comes before");
+    running.until_works(false).await;
+    assert_eq!(running.seen.refused.load(Ordering::Relaxed), 2);
     std::fs::rename(&aside, &path).unwrap();
     running.request().await;
     running.deadline.cancel();
@@ -456,4 +487,34 @@ async fn an_operators_message_for_a_forbidden_subject_is_dead_lettered() {
     }
     running.end().await;
     assert_eq!(depth(&path, "retry").await.dead_lettered, 1);
+}
+
+#[tokio::test]
+async fn while_the_store_hangs_producers_are_refused() {
+    let (_folder, path) = file();
+    let broker = EmbeddedBroker::open(&path).unwrap();
+    let channels = ["retry-high", "retry"].map(|name| name.parse().unwrap());
+    let store = broker.own(&channels, &"retry-dlq".parse().unwrap()).await.unwrap();
+    let (outbox, mut sent) = mpsc::unbounded_channel();
+    let seen = Recorder::default();
+    let mut engine = Engine::open(plan(), store, outbox, seen.clone()).await.unwrap();
+    let now = engine.store.now();
+    engine.handle(Event::Connected(1), now);
+    let send = |engine: &mut Engine<Recorder>, at| {
+        let (reply, body) = (Some("inbox.1".to_owned()), Bytes::from("hello"));
+        let incoming =
+            Incoming { subject: "retry.a".to_owned(), reply, headers: Vec::new(), body, max_payload: 1 << 20 };
+        engine.handle(Event::Incoming(incoming), at);
+    };
+    engine.turning = Some(Turning::that_hangs(now));
+    send(&mut engine, now);
+    assert!(sent.try_recv().is_err(), "the turn may still end");
+    engine.turning = Some(Turning::that_hangs(now - HUNG - 1));
+    engine.act();
+    send(&mut engine, now);
+    for _ in 0..2 {
+        let refused = sent.try_recv().unwrap();
+        assert!(matches!(refused, Outgoing::Refused { code: 503, .. }), "{refused:?}");
+    }
+    assert!(!seen.works.load(Ordering::Relaxed));
 }

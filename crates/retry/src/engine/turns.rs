@@ -27,6 +27,14 @@ pub(super) struct Turning {
     new: Vec<New>,
 }
 
+#[cfg(test)]
+impl Turning {
+    /// Returns a turn that never ends.
+    pub(super) fn that_hangs(began: Millis) -> Self {
+        Self { done: Box::pin(std::future::pending()), began, new: Vec::new() }
+    }
+}
+
 /// A message that the turn stores.
 struct New {
     accepted: Accepted,
