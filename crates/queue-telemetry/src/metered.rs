@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use hostler_queue::{
-    Broker, ChannelSpec, Delivery, LeaseError, LeaseHandle, Limits, Link, Origin, Queue, QueueError, Receive,
-    SendError, Sent, Settlement, Unsettled,
+    Broker, ChannelSpec, Delivery, LeaseError, LeaseHandle, Limits, Link, Origin, Queue, QueueError, Receive, Request,
+    Requested, SendError, Sent, Settlement, Unsettled,
 };
 use hostler_telemetry::metrics::{ConsumerMetrics, Operation};
 use hostler_types::channel::Channel;
@@ -113,6 +113,13 @@ impl Broker for MeteredBroker {
         results
     }
 
+    async fn request(&self, request: Request) -> Result<Requested, SendError> {
+        let (begun, destination) = (Instant::now(), root(&request.subject));
+        let result = self.inner.request(request).await;
+        self.metrics.sent(&destination, begun.elapsed(), [result.as_ref().err().map(of_send)]);
+        result
+    }
+
     fn origin(&self, channel: &Channel) -> Origin {
         self.inner.origin(channel)
     }
@@ -120,6 +127,12 @@ impl Broker for MeteredBroker {
     fn link(&self) -> watch::Receiver<Link> {
         self.inner.link()
     }
+}
+
+/// Returns the destination under which the metrics count a subject. Those with the same first token share one, because guests may
+/// name any number of subjects.
+fn root(subject: &str) -> String {
+    subject.split_once('.').map_or_else(|| subject.to_owned(), |(first, _)| format!("{first}.>"))
 }
 
 fn of_send(error: &SendError) -> &'static str {

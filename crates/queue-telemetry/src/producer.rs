@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::destination;
-use hostler_queue::{Broker, Origin, QueueError, SendError, Sent};
+use hostler_queue::{Broker, Origin, QueueError, Request, Requested, SendError, Sent};
 use hostler_telemetry::traces::{Beginning, Operation, Span, Traces, attribute};
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, Outgoing, TraceContext, carries_trace};
@@ -44,8 +44,27 @@ impl Producer {
         results
     }
 
+    /// Sends a message to a subject like [`Broker::request`], within a span.
+    ///
+    /// # Errors
+    /// The same as those of [`Broker::request`].
+    pub async fn request(&self, mut request: Request) -> Result<Requested, SendError> {
+        let subject: Arc<str> = request.subject.as_str().into();
+        let batch = std::slice::from_mut(&mut request.message);
+        let span = self.traces.as_ref().map(|traces| begin(traces, &subject, batch));
+        let result = self.broker.request(request).await;
+        if let Some(mut span) = span.filter(Span::is_recording) {
+            span.set_all(destination(Origin { system: "nats", address: None }, subject, None).attributes());
+            match &result {
+                Ok(requested) => span.set(attribute::MESSAGING_MESSAGE_ID, requested.clone().into_id()),
+                Err(error) => span.fail(kind(error), &error.to_string()),
+            }
+        }
+        result
+    }
+
     fn begin(&self, channel: &Channel, batch: &mut [Outgoing]) -> Option<Span> {
-        self.traces.as_ref().map(|traces| begin(traces, channel, batch))
+        self.traces.as_ref().map(|traces| begin(traces, &channel.to_string(), batch))
     }
 
     fn end(&self, span: Option<Span>, channel: &Channel, results: &[Result<Sent, SendError>]) {
@@ -86,12 +105,12 @@ fn only(mut results: Vec<Result<Sent, SendError>>) -> Result<String, SendError> 
     results.pop().ok_or_else(unanswered)?.map(|sent| sent.id)
 }
 
-/// Begins a span for sending `batch` to `channel`, and puts the span's context into each message. If the attributes of
+/// Begins a span for sending `batch` to `destination`, and puts the span's context into each message. If the attributes of
 /// a message already contain a trace context, leaves the message unchanged and links the span to that context.
-fn begin(traces: &Traces, channel: &Channel, batch: &mut [Outgoing]) -> Span {
+fn begin(traces: &Traces, destination: &str, batch: &mut [Outgoing]) -> Span {
     let parent = batch.first().and_then(|first| first.trace.clone());
     let beginning = Beginning { parent: parent.as_ref().map(|trace| trace.span()), ..Beginning::default() };
-    let mut span = traces.operation(Operation::Send, &channel.to_string(), beginning);
+    let mut span = traces.operation(Operation::Send, destination, beginning);
     let own = TraceContext::new(span.context()).map(Arc::new);
     for message in &mut *batch {
         if !carries_trace(&message.attributes) {

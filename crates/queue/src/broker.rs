@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::error::{QueueError, SendError};
 use crate::origin::Origin;
 use crate::queue::Queue;
+use crate::request::{Request, Requested};
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::Outgoing;
 
@@ -113,6 +114,16 @@ pub trait Broker: Send + Sync + 'static {
     /// Sends messages to a channel. Messages to a fan-out channel are sent to its exchange. A message is durable if its
     /// result is `Ok`.
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>>;
+
+    /// Sends a message to a subject, and waits until a receiver acknowledges it, or the retry service has stored it. By default,
+    /// the service has no subjects.
+    ///
+    /// # Errors
+    /// Nobody has the message for certain. [`QueueError::Refused`]: a receiver refused it for good.
+    async fn request(&self, request: Request) -> Result<Requested, SendError> {
+        let text = format!("cannot send to the subject `{}`: only NATS has subjects", request.subject);
+        Err(QueueError::Refused(text).into())
+    }
 
     /// Returns the system and the address of the queue or topic that messages to the channel are sent to. Makes no call
     /// to the service, so the address may be unknown.

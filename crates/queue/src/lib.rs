@@ -26,6 +26,7 @@ pub mod parallel;
 mod provision;
 mod queue;
 mod receipt;
+pub mod request;
 mod settlement;
 
 use std::time::Duration;
@@ -40,6 +41,7 @@ pub use origin::Origin;
 pub use provision::{Action, Change, Finding, Provisioner};
 pub use queue::{Delivery, Limits, Queue, Receive};
 pub use receipt::{LeaseHandle, Receipt};
+pub use request::{Request, Requested};
 pub use settlement::{
     ATTEMPTS_ATTRIBUTE, LeaseError, MAX_REASON, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, Settlement,
     Unsettled, dead_letter_attributes,
