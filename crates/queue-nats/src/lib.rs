@@ -10,12 +10,15 @@
 //! | `stamp` | numbers that the server gives to a delivery | none |
 //! | `hand` | the messages in hand: leases, groups, the server's timers | none |
 //! | `pulls` | the request for messages that the server has not answered in full | none |
+//! | `connecting` | client options by an address, for the retry service | none |
 //! | `line` | the connection, and requests over it | server |
 //! | `api` | calls of JetStream, in JSON | through `line` |
 //! | `declare` | creates streams and consumers, and compares | through `api` |
 //! | `notes` | deliveries that are no attempts | through `api` |
 //! | `send` | messages to queues and exchanges | through `api` |
 //! | `queue` | receives; `queue/session` takes messages, `queue/settle` settles; all by `queue/shared` | server |
+//! | `replies` | answers of receivers to requests | none |
+//! | `requests` | messages to subjects, which a receiver acknowledges | server |
 //! | `subjects` | subjects whose requests are answered, without a stream | server |
 //! | `forward` | messages of exchanges to their queues | server |
 //! | `look` | counts, names and stored messages | through `api` |
@@ -24,6 +27,7 @@
 mod acks;
 mod address;
 mod api;
+pub mod connecting;
 mod declare;
 mod envelope;
 mod forward;
@@ -36,6 +40,8 @@ mod notes;
 mod provision;
 mod pulls;
 mod queue;
+pub mod replies;
+mod requests;
 mod send;
 mod stamp;
 mod subjects;
@@ -48,7 +54,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler_queue::{
-    Admin, Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Link, Origin, Queue, QueueError, SendError, Sent, no_queue,
+    Admin, Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Link, Origin, Queue, QueueError, Request, Requested, SendError,
+    Sent, no_queue,
 };
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::{Message, Outgoing};
@@ -286,6 +293,10 @@ impl Broker for NatsBroker {
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         send::send(&self.0, channel, batch).await
+    }
+
+    async fn request(&self, request: Request) -> Result<Requested, SendError> {
+        requests::request(&self.0.line, request).await
     }
 
     fn origin(&self, channel: &Channel) -> Origin {
