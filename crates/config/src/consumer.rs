@@ -136,15 +136,17 @@ pub struct Allow {
     pub dirs: Vec<DirGrant>,
     /// Channels to which the guest may send.
     pub send: Vec<Channel>,
+    /// Subjects of NATS to which the guest may send, with wildcards. A channel in `send` goes before them.
+    pub subjects: Vec<String>,
 }
 
 impl fmt::Debug for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { http, networks, env, dirs, send } = self;
+        let Self { http, networks, env, dirs, send, subjects } = self;
         let env: Vec<_> = env.keys().collect();
         let mut allow = f.debug_struct("Allow");
         allow.field("http", http).field("networks", networks).field("env", &env);
-        allow.field("dirs", dirs).field("send", send).finish()
+        allow.field("dirs", dirs).field("send", send).field("subjects", subjects).finish()
     }
 }
 
@@ -216,6 +218,7 @@ impl Consumer {
                 env: at.texts("allow.env"),
                 dirs: at.need::<Dirs>("allow.dirs")?.0,
                 send: at.need("allow.send")?,
+                subjects: at.need("allow.subjects")?,
             },
             limits: Limits {
                 memory: at.maybe::<Bytes>("limits.memory")?.map(|bytes| bytes.0),

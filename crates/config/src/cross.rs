@@ -9,7 +9,7 @@ use super::error::Problem;
 use super::grants::NatsUrl;
 use super::keys::MAX_IN_FLIGHT;
 use super::paths::shared_file;
-use super::retry::{NatsServers, is_pattern, is_subject, priorities};
+use super::retry::{is_pattern, is_subject, priorities};
 use super::settings::{Section, Settings};
 use super::source::Source;
 use super::units::duration_text;
@@ -45,6 +45,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
                 .flatten(),
         );
         problems.extend(subject(&at, on_nats));
+        problems.extend(subjects(&at, on_nats));
         if on_sqs {
             problems.extend([in_flight(&at), queue_name(&at, &settings.root()), waits(&at)].into_iter().flatten());
         }
@@ -118,11 +119,6 @@ fn nats(root: &Section<'_>) -> Option<Problem> {
 fn retry_service(settings: &Settings) -> Vec<Problem> {
     let at = settings.root();
     let mut problems = Vec::new();
-    if at.get::<String>("retry.nats").is_some_and(|servers| !NatsServers::is_one(&servers)) {
-        let fault = "the value is not an address of NATS (it is not shown: it may contain a password)".to_owned();
-        let cure = "write an address such as `nats://user:password@host:4222`, or with `tls://`".to_owned();
-        problems.push(problem(&at, "retry.nats", fault, cure));
-    }
     if let (Some(base), Some(max)) = (at.get::<Duration>("retry.base"), at.get::<Duration>("retry.max"))
         && base > max
     {
@@ -238,6 +234,15 @@ fn subject(at: &Section<'_>, on_nats: bool) -> Vec<Problem> {
         problem(at, key, fault, cure)
     });
     elsewhere.into_iter().chain(of_a_queue).collect()
+}
+
+/// Checks that a guest may send to subjects only on NATS.
+fn subjects(at: &Section<'_>, on_nats: bool) -> Option<Problem> {
+    let is_idle = on_nats || at.get::<Vec<String>>("allow.subjects")?.is_empty();
+    (!is_idle).then(|| {
+        let cure = "set queue.driver = \"nats\", or remove `allow.subjects`".to_owned();
+        problem(at, "allow.subjects", "only NATS has subjects".to_owned(), cure)
+    })
 }
 
 fn filter(at: &Section<'_>) -> Option<Problem> {

@@ -159,6 +159,8 @@ pub(super) static KEYS: &[Key] = &[
     nats::PREFIX,
     nats::PROVISION,
     nats::REPLICAS,
+    nats::REQUEST_TIMEOUT,
+    nats::FALLBACK,
     key(
         "payload.bucket",
         Kind::Word { also: ".-", min: 3, max: 63 },
@@ -381,6 +383,7 @@ pub(super) static KEYS: &[Key] = &[
          unless set.",
     ),
     key("consumers.*.allow.send", Kind::Channels, DefaultValue::Value("[]"), "Channels that the guest may send to."),
+    nats::SUBJECTS,
     key(
         "consumers.*.limits.memory",
         Kind::Size { min: 1 << 20, max: 4 << 30 },

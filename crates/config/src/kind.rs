@@ -62,6 +62,8 @@ pub(super) enum Kind {
     /// A subject of NATS, with wildcards.
     Subject,
     Channels,
+    /// Subjects of NATS, with wildcards.
+    Subjects,
     Texts,
     Paths,
     Origins,
@@ -98,6 +100,7 @@ impl Kind {
             Self::Channel => Channel::read(value).map(drop),
             Self::Subject => subject(text(value)?),
             Self::Channels => Vec::<Channel>::read(value).map(drop),
+            Self::Subjects => Vec::<String>::read(value)?.iter().try_for_each(|text| subject(text)),
             Self::Texts => texts(value),
             Self::Paths => Vec::<PathBuf>::read(value).map(drop),
             Self::Origins => Vec::<Origin>::read(value).map(drop),
@@ -111,7 +114,7 @@ impl Kind {
     pub(super) fn value(self, raw: &str) -> Value {
         match self {
             Self::Bool | Self::Integer { .. } | Self::Share | Self::Dirs => parsed(raw),
-            Self::Channels | Self::Texts | Self::Paths | Self::Origins | Self::Networks => list(raw),
+            Self::Channels | Self::Subjects | Self::Texts | Self::Paths | Self::Origins | Self::Networks => list(raw),
             _ => Value::from(raw),
         }
     }
@@ -162,6 +165,7 @@ impl Kind {
                     .to_owned()
             }
             Self::Channels => "a list of channels such as `[\"orders\"]`".to_owned(),
+            Self::Subjects => "a list of subjects such as `[\"webhooks.*\"]`".to_owned(),
             Self::Texts => "a list of texts such as `[\"MOBILE.\"]`".to_owned(),
             Self::Paths => "a list of paths such as `[\"src\"]`".to_owned(),
             Self::Origins => "a list of origins such as `[\"https://api.example.com\"]`".to_owned(),

@@ -34,7 +34,7 @@ pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Subject, Tags};
 pub use error::{ConfigError, Place, Problem};
 pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, SecretUrl};
 pub use reference::reference;
-pub use retry::{NatsServers, RetryService};
+pub use retry::RetryService;
 pub use schema::schema;
 pub use source::USUAL_PLACES;
 pub use suggest::alike;

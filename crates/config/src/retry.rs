@@ -1,10 +1,10 @@
 //! `[retry]`: settings of `hostler retry`.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choice::{Expired, RetryBackoff};
+use super::grants::NatsUrl;
 use super::read::Bytes;
 use super::settings::{Mismatch, Settings};
 
@@ -14,8 +14,8 @@ const PRIORITIES: [(&str, u32); 3] = [("high", 4), ("normal", 2), ("low", 1)];
 /// `[retry]`: the retry service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryService {
-    /// Addresses of the NATS servers, separated by commas.
-    pub nats: NatsServers,
+    /// Address of the NATS server.
+    pub nats: NatsUrl,
     /// Folder of the stores. [`load`](crate::load) has already resolved a relative path.
     pub store: PathBuf,
     /// Maximum number of bytes of messages in one store. `None`: only the disk limits it.
@@ -56,40 +56,13 @@ pub struct RetryService {
     pub priority: String,
 }
 
-/// Addresses of NATS servers, which may contain passwords. `Debug` omits them.
-#[derive(Clone, PartialEq, Eq)]
-pub struct NatsServers(String);
-
-impl NatsServers {
-    /// Returns the addresses as written. The caller must keep them out of logs, errors and output.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-
-    /// Returns `true` if the text has the form of such addresses.
-    pub(super) fn is_one(text: &str) -> bool {
-        let is_server = |server: &str| {
-            let rest = server.split_once("://").filter(|(scheme, _)| matches!(*scheme, "nats" | "tls"));
-            rest.is_some_and(|(_, rest)| !rest.is_empty())
-        };
-        let has_odd = text.contains(|char: char| char.is_control() || char.is_whitespace());
-        !has_odd && text.split(',').all(is_server)
-    }
-}
-
-impl fmt::Debug for NatsServers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("NatsServers")
-    }
-}
-
 impl RetryService {
     /// Returns the settings. `None`: the config has no retry service.
     pub(super) fn read(settings: &Settings) -> Result<Option<Self>, Mismatch> {
         let at = settings.root();
-        let Some(nats) = at.maybe::<String>("retry.nats")? else { return Ok(None) };
+        let Some(nats) = at.maybe("retry.nats")? else { return Ok(None) };
         Ok(Some(Self {
-            nats: NatsServers(nats),
+            nats,
             store: at.need("retry.store")?,
             max_store: at.maybe::<Bytes>("retry.max_store")?.map(|size| size.0),
             adopt_after: at.need("retry.adopt_after")?,

@@ -94,9 +94,10 @@ fn form(kind: Kind) -> Value {
         Kind::Integer { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Share => json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1 }),
         Kind::Choice(words) => json!({ "type": "string", "enum": words }),
-        Kind::Channels | Kind::Texts | Kind::Paths | Kind::Origins | Kind::Networks => {
+        Kind::Channels | Kind::Subjects | Kind::Texts | Kind::Paths | Kind::Origins | Kind::Networks => {
             let item = match kind {
                 Kind::Channels => form(Kind::Channel),
+                Kind::Subjects => form(Kind::Subject),
                 Kind::Texts | Kind::Paths => json!({ "type": "string", "minLength": 1 }),
                 Kind::Origins => json!({ "type": "string", "pattern": "^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+$" }),
                 _ => json!({ "type": "string" }),

@@ -130,6 +130,10 @@ pub struct Nats {
     pub provision: Provision,
     /// Number of copies of each new stream: 1 to 5.
     pub replicas: u32,
+    /// Longest wait for the acknowledgement of a guest's message to a subject.
+    pub request_timeout: Duration,
+    /// Subject of the retry service that takes such messages. `None`: there is none.
+    pub fallback: Option<String>,
 }
 
 /// `[payload]`: the claim check for large messages.
@@ -224,6 +228,8 @@ impl Config {
                     prefix: at.need("queue.nats.prefix")?,
                     provision: at.need("queue.nats.provision")?,
                     replicas: at.need("queue.nats.replicas")?,
+                    request_timeout: at.need("queue.nats.request_timeout")?,
+                    fallback: at.maybe("queue.nats.fallback")?,
                 },
             },
             payload: Payload {

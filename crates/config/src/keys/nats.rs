@@ -1,6 +1,8 @@
 //! The keys of `[queue.nats]`, and those of consumers that only NATS has.
 
-use super::{DefaultValue, Key, key};
+use std::time::Duration;
+
+use super::{DefaultValue, Key, key, lasting};
 use crate::choice::Provision;
 use crate::kind::Kind;
 
@@ -68,6 +70,20 @@ pub(super) const REPLICAS: Key = key(
     "Number of servers that keep a copy of each stream that hostler creates; 3 in a cluster.",
 );
 
+pub(super) const REQUEST_TIMEOUT: Key = key(
+    "queue.nats.request_timeout",
+    lasting(Duration::from_millis(100), Duration::from_secs(12 * 3600)),
+    DefaultValue::Value("30s"),
+    "Longest wait for the acknowledgement of a message that a guest sends to a subject, counted anew from each `+WPI`.",
+);
+
+pub(super) const FALLBACK: Key = key(
+    "queue.nats.fallback",
+    Kind::Word { also: "._-", min: 1, max: 200 },
+    DefaultValue::Unset,
+    "Subject of the retry service (`retry.subject`) that takes what no receiver acknowledges. Unset: such a send fails.",
+);
+
 pub(super) const SUBJECT: Key = key(
     "consumers.*.subject",
     Kind::Subject,
@@ -81,4 +97,11 @@ pub(super) const QUEUE_GROUP: Key = key(
     Kind::Word { also: "_-", min: 1, max: 136 },
     DefaultValue::Derived("`queue.nats.prefix` and the consumer's name"),
     "Receivers of one group share the requests of `subject`.",
+);
+
+pub(super) const SUBJECTS: Key = key(
+    "consumers.*.allow.subjects",
+    Kind::Subjects,
+    DefaultValue::Value("[]"),
+    "Subjects of NATS that the guest may send to. A send waits until a receiver acknowledges the message.",
 );

@@ -11,10 +11,10 @@ const WAIT: Kind = lasting(Duration::from_millis(10), MAX_DELAY);
 
 pub(super) const NATS: Key = key(
     "retry.nats",
-    Kind::Secret,
+    Kind::NatsUrl,
     DefaultValue::Unset,
-    "Address of the NATS server for `hostler retry`, with the user and the password; several are separated by commas. It is a \
-     secret and never shown; set it by a variable.",
+    "Address of the NATS server for `hostler retry`, written as `queue.nats.url`. It is a secret and never shown; set it by a \
+     variable.",
 );
 
 pub(super) const STORE: Key = key(
