@@ -9,6 +9,7 @@ use super::resources::{self, Demand, FilePlan, HOST, Handles, Machine, Plan, SLO
 use crate::exit::{self, Exit, Failure};
 use hostler_config::{self as config, Config, DirMode, Reply};
 use hostler_consumer::{Policy, Spec};
+use hostler_queue::request::Terms;
 use hostler_queue::{ChannelSpec, SubjectSpec, tag};
 use hostler_queue_telemetry::Producer;
 use hostler_telemetry::traces;
@@ -147,6 +148,8 @@ pub(super) fn definition(
             http: consumer.allow.http.clone(),
             networks: consumer.allow.networks.clone(),
             send: consumer.allow.send.clone(),
+            subjects: consumer.allow.subjects.clone(),
+            terms: Terms::default(),
             reply_channel: consumer.reply_channel.clone(),
             producer,
         },
@@ -154,6 +157,12 @@ pub(super) fn definition(
         reply_from_stdout: consumer.reply == Reply::Stdout,
         metrics: None,
     }
+}
+
+/// Returns the way in which messages of guests to subjects are acknowledged.
+pub(super) fn terms(config: &Config) -> Terms {
+    let nats = &config.queue.nats;
+    Terms { timeout: nats.request_timeout, fallback: nats.fallback.clone() }
 }
 
 /// Divides the machine's memory among the consumers. `loaded` contains one element per consumer, in the order of the config. An

@@ -356,6 +356,7 @@ impl Host {
             let metrics = instrumentation.and_then(|instrumentation| instrumentation.consumer(place));
             let broker = instrumentation::broker(broker, metrics.as_ref());
             definition.grants.producer = Some(Producer::new(broker, traces.cloned()));
+            definition.grants.terms = assemble::terms(&self.config);
             definition.metrics = metrics;
         }
         let (pool, files) = (pool(&self.config), self.files);

@@ -12,6 +12,7 @@ use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 use super::limits::Limits;
 use super::output::Sink;
 use hostler_handler::Stream;
+use hostler_queue::request::Terms;
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 
@@ -34,6 +35,10 @@ pub struct Grants {
     pub networks: Vec<IpNet>,
     /// Channels that guests may send to.
     pub send: Vec<Channel>,
+    /// Subjects that guests may send to, with wildcards. A channel in `send` goes before them.
+    pub subjects: Vec<String>,
+    /// Way in which messages to subjects are acknowledged.
+    pub terms: Terms,
     /// The channel that receives the handler's replies.
     pub reply_channel: Option<Channel>,
     /// The producer that sends the guests' messages. `None`: every attempt to send fails with `unavailable`. The
@@ -67,7 +72,7 @@ impl fmt::Debug for Grants {
         let env: Vec<_> = self.env.keys().collect();
         let mut grants = f.debug_struct("Grants");
         grants.field("env", &env).field("dirs", &self.dirs).field("http", &self.http);
-        grants.field("networks", &self.networks).field("send", &self.send).finish()
+        grants.field("networks", &self.networks).field("send", &self.send).field("subjects", &self.subjects).finish()
     }
 }
 

@@ -13,7 +13,8 @@ use super::lists::{self, MAX_ENTRIES};
 use super::sandbox::{ComponentWasi, Host, Sandbox};
 use super::scope::Scope;
 use hostler_handler::Limit;
-use hostler_queue::SendError;
+use hostler_queue::request::{self, check_subject};
+use hostler_queue::{Request, Requested, SendError};
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Outgoing};
@@ -35,12 +36,12 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) 
         let (grants, scope) = (grants.clone(), Arc::clone(&host.data().scope));
         // Copies the attributes only if the guest may send to the channel.
         let outgoing = match granted(&grants, &scope, &channel) {
-            Ok(channel) => options.outgoing(&mut host, body).map(|taken| taken.map(|outgoing| (channel, outgoing))),
+            Ok(target) => options.outgoing(&mut host, body).map(|taken| taken.map(|outgoing| (target, outgoing))),
             Err(refusal) => Ok(Err(refusal)),
         };
         Box::new(async move {
             Ok((match outgoing? {
-                Ok((channel, outgoing)) => pass_on(&grants, &scope, &channel, outgoing).await,
+                Ok((target, outgoing)) => pass_on(&grants, &scope, target, outgoing).await,
                 Err(refusal) => Err(refusal),
             },))
         })
@@ -123,30 +124,55 @@ impl From<SendError> for Refusal {
     }
 }
 
-/// Sends a message to `channel` for a guest, and returns the id of the message. Fails if the consumer's `allow.send`
-/// does not contain the channel.
+/// Sends a message to a channel or a subject for a guest, and returns the id of the message. Fails if the consumer's grants do not
+/// contain `name`.
 #[cfg(feature = "messaging")]
-pub(super) async fn send(grants: &Grants, scope: &Scope, channel: &str, message: Outgoing) -> Result<String, Refusal> {
-    let channel = granted(grants, scope, channel)?;
-    pass_on(grants, scope, &channel, message).await
+pub(super) async fn send(grants: &Grants, scope: &Scope, name: &str, message: Outgoing) -> Result<String, Refusal> {
+    let target = granted(grants, scope, name)?;
+    pass_on(grants, scope, target, message).await
 }
 
-/// Returns the channel with this name. If the consumer's `allow.send` does not contain the channel, logs the denial and
-/// fails.
-fn granted(grants: &Grants, scope: &Scope, channel: &str) -> Result<Channel, Refusal> {
-    let channel: Channel = channel.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
-    if !grants.send.contains(&channel) {
-        let cure = format!("add \"{channel}\" to the consumer's allow.send");
-        scope.denials.tell(&format!("sending to {channel}"), &cure);
-        return Err(Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`")));
+/// A place that a guest may send to.
+enum Target {
+    Channel(Channel),
+    Subject(String),
+}
+
+/// Returns the channel or the subject with this name. If the consumer's grants do not contain it, logs the denial and fails.
+fn granted(grants: &Grants, scope: &Scope, name: &str) -> Result<Target, Refusal> {
+    let channel = name.parse::<Channel>();
+    if let Ok(channel) = &channel
+        && grants.send.contains(channel)
+    {
+        return Ok(Target::Channel(channel.clone()));
     }
-    Ok(channel)
+    if check_subject(name).is_ok() && grants.subjects.iter().any(|pattern| request::matches(pattern, name)) {
+        return Ok(Target::Subject(name.to_owned()));
+    }
+    Err(match channel {
+        Ok(channel) => denied(scope, &channel),
+        Err(error) => Refusal::Invalid(format!("{error}")),
+    })
 }
 
-async fn pass_on(grants: &Grants, scope: &Scope, channel: &Channel, mut message: Outgoing) -> Result<String, Refusal> {
+/// Logs that a guest may not send to a channel.
+fn denied(scope: &Scope, channel: &Channel) -> Refusal {
+    let cure = format!("add \"{channel}\" to the consumer's allow.send");
+    scope.denials.tell(&format!("sending to {channel}"), &cure);
+    Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`"))
+}
+
+async fn pass_on(grants: &Grants, scope: &Scope, target: Target, mut message: Outgoing) -> Result<String, Refusal> {
     let producer = producer(grants)?;
     message.trace.clone_from(&scope.trace);
-    producer.send_one(channel, message).await.map_err(|error| unsent(scope, error))
+    let sent = match target {
+        Target::Channel(channel) => producer.send_one(&channel, message).await,
+        Target::Subject(subject) => {
+            let request = Request { subject, message, terms: grants.terms.clone() };
+            producer.request(request).await.map(Requested::into_id)
+        }
+    };
+    sent.map_err(|error| unsent(scope, error))
 }
 
 /// Converts the error of a failed attempt to send. If the queue's client has reached a host limit, records the limit,
