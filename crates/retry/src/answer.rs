@@ -1,27 +1,9 @@
-//! Reads the replies of receivers.
-//!
-//! Only an empty reply and `+ACK` acknowledge a message. An error of a NATS service, a text of another protocol or a
-//! receiver's own words do not.
+//! Reads the replies of receivers, as the driver of NATS does.
 
-use std::time::Duration;
-
-use serde::Deserialize;
+use hostler_queue_nats::replies;
+pub use hostler_queue_nats::replies::{ERROR, ERROR_CODE, RETRY_AFTER};
 
 use crate::scheduler::Answer;
-use crate::settings::LONGEST_WAIT;
-
-/// Status with which the server answers if nobody listens.
-const NO_RESPONDERS: u16 = 503;
-
-/// Name of the header with which NATS services report errors.
-pub const ERROR: &str = "Nats-Service-Error";
-/// Name of the header with the code of such an error.
-pub const ERROR_CODE: &str = "Nats-Service-Error-Code";
-/// Name of the header with a wait in seconds.
-pub const RETRY_AFTER: &str = "Retry-After";
-
-/// Longest part of a reply that a reason shows, in bytes.
-const SHOWN: usize = 200;
 
 /// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,123 +14,14 @@ pub enum Reply {
     InProgress,
 }
 
-#[derive(Deserialize)]
-struct Refusal {
-    /// Seconds.
-    delay: Option<f64>,
-}
-
 /// Reads a reply. `status`: status of the server's own replies. `header`: finds a header of the reply.
 pub fn read<'h>(payload: &[u8], status: Option<u16>, header: impl Fn(&str) -> Option<&'h str>) -> Reply {
-    match status {
-        Some(NO_RESPONDERS) => return Reply::End(Answer::NoResponders),
-        Some(status) => return no_ack(format!("the server answered with status {status}")),
-        None => {}
-    }
-    let (code, error) = (header(ERROR_CODE), header(ERROR));
-    if code.is_some() || error.is_some() {
-        let delay = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok()).and_then(wait);
-        if let Some(delay) = delay.filter(|delay| !delay.is_zero()) {
-            return Reply::End(Answer::Nak(Some(delay)));
-        }
-        return no_ack(format!(
-            "its receiver failed with the service error {}: {}",
-            shown(code.unwrap_or("without a code")),
-            shown(error.unwrap_or_default())
-        ));
-    }
-    let text = String::from_utf8_lossy(payload);
-    let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((&text, ""));
-    match word {
-        "" if payload.is_empty() => Reply::End(Answer::Ack),
-        "+ACK" if rest.trim().is_empty() => Reply::End(Answer::Ack),
-        "+WPI" => Reply::InProgress,
-        "+TERM" => Reply::End(Answer::Term(shown(rest.trim()).to_owned())),
-        "-NAK" => {
-            let refusal: Option<Refusal> = serde_json::from_str(rest).ok();
-            // A delay of zero names no wait: the backoff applies, so that a receiver that refuses everything is not kept busy.
-            let delay = refusal.and_then(|refusal| refusal.delay).and_then(wait).filter(|delay| !delay.is_zero());
-            Reply::End(Answer::Nak(delay))
-        }
-        _ => no_ack(format!("its receiver answered {:?}, which is no acknowledgement", shown(&text))),
-    }
-}
-
-fn no_ack(reason: String) -> Reply {
-    Reply::End(Answer::NoAck(reason))
-}
-
-/// Returns a wait of so many seconds. `None`: the number is no wait.
-fn wait(seconds: f64) -> Option<Duration> {
-    let seconds = Some(seconds).filter(|seconds| *seconds >= 0.0)?;
-    Some(Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT))
-}
-
-fn shown(text: &str) -> &str {
-    &text[..text.floor_char_boundary(SHOWN)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(payload: &str) -> Reply {
-        read(payload.as_bytes(), None, |_| None)
-    }
-
-    #[test]
-    fn not_any_reply_is_an_acknowledgement() {
-        assert_eq!([of(""), of("+ACK"), of("+ACK \n")], [const { Reply::End(Answer::Ack) }; 3]);
-        for other in [" ", "OK", "+ack", "ACK", "+ACKED", "+ACK but", "-ERR", "{}", "null", "\u{0}", "+NXT"] {
-            let Reply::End(Answer::NoAck(reason)) = of(other) else { panic!("{other:?}") };
-            assert!(reason.contains("no acknowledgement"), "{reason}");
-        }
-        let binary = read(&[0xff, 0xfe], None, |_| None);
-        assert!(matches!(binary, Reply::End(Answer::NoAck(_))));
-        let long = of(&"ä".repeat(9_999));
-        assert!(matches!(long, Reply::End(Answer::NoAck(reason)) if reason.len() < 300));
-    }
-
-    #[test]
-    fn a_refusal_may_name_its_delay() {
-        let delay = |text: &str| match of(text) {
-            Reply::End(Answer::Nak(delay)) => delay.map(|delay| delay.as_secs_f64()),
-            other => panic!("{text}: {other:?}"),
-        };
-        assert_eq!([delay("-NAK {\"delay\": 30}"), delay("-NAK {\"delay\":0.25}")], [Some(30.0), Some(0.25)]);
-        for none in [
-            "-NAK",
-            "-NAK {\"delay\":0}",
-            "-NAK ",
-            "-NAK {}",
-            "-NAK {\"delay\":-1}",
-            "-NAK {\"delay\":\"x\"}",
-            "-NAK soon",
-        ] {
-            assert_eq!(delay(none), None, "{none}");
-        }
-        assert_eq!(delay("-NAK {\"delay\":1e300}"), Some(LONGEST_WAIT.as_secs_f64()));
-    }
-
-    #[test]
-    fn other_words_of_the_protocol() {
-        assert_eq!(of("+WPI"), Reply::InProgress);
-        assert_eq!(of("+TERM no such order"), Reply::End(Answer::Term("no such order".to_owned())));
-        assert_eq!(of("+TERM"), Reply::End(Answer::Term(String::new())));
-        assert_eq!(read(b"", Some(503), |_| None), Reply::End(Answer::NoResponders));
-        assert!(matches!(read(b"", Some(408), |_| None), Reply::End(Answer::NoAck(_))));
-    }
-
-    #[test]
-    fn an_empty_reply_with_a_service_error_is_no_acknowledgement() {
-        let error = |headers: &[(&str, &'static str)]| {
-            read(b"", None, |name| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| *value))
-        };
-        let failed = error(&[(ERROR_CODE, "500"), (ERROR, "database is down")]);
-        let Reply::End(Answer::NoAck(reason)) = failed else { panic!("{failed:?}") };
-        assert!(reason.ends_with("the service error 500: database is down"), "{reason}");
-        let busy = error(&[(ERROR_CODE, "429"), (RETRY_AFTER, "12")]);
-        assert_eq!(busy, Reply::End(Answer::Nak(Some(Duration::from_secs(12)))));
-        assert_eq!(error(&[(RETRY_AFTER, "12")]), Reply::End(Answer::Ack), "an error only with a code or a text");
-    }
+    Reply::End(match replies::read(payload, status, header) {
+        replies::Reply::InProgress => return Reply::InProgress,
+        replies::Reply::Ack => Answer::Ack,
+        replies::Reply::Nak { delay, .. } => Answer::Nak(delay),
+        replies::Reply::Term(reason) => Answer::Term(reason),
+        replies::Reply::NoResponders => Answer::NoResponders,
+        replies::Reply::Other(reason) => Answer::NoAck(reason),
+    })
 }
