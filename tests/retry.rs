@@ -235,3 +235,35 @@ async fn a_drain_waits_for_the_answers() {
     let code = tokio::task::block_in_place(|| host.wait_exit(Duration::from_secs(20)));
     assert_eq!(code, 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_service_answers_discovery_by_nats_micro() {
+    for version in Version::ALL {
+        let service = Service::new(Nats::shared(version), "").await;
+        let mut host = service.start();
+        service.stored("nobody", "x", &[]).await;
+        service.send("nobody", "x", &[("Hostler-Retries", "many")]).await;
+        let subject = format!("{}.>", service.subject);
+        let ask = async |verb: &str| {
+            // Services of other tests may answer too.
+            let inbox = service.client.new_inbox();
+            let mut answers = service.client.subscribe(inbox.clone()).await.unwrap();
+            let asked = format!("$SRV.{verb}.hostler-retry");
+            service.client.publish_with_reply(asked, inbox, Bytes::new()).await.unwrap();
+            loop {
+                let answer = tokio::time::timeout(PATIENCE, answers.next()).await.unwrap().unwrap();
+                let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
+                if verb == "PING" || answer["endpoints"][0]["subject"] == *subject {
+                    return answer;
+                }
+            }
+        };
+        assert_eq!(ask("PING").await["type"], "io.nats.micro.v1.ping_response");
+        assert_eq!(ask("INFO").await["endpoints"][0]["name"], "ingest");
+        let stats = ask("STATS").await;
+        let numbers = &stats["endpoints"][0];
+        assert_eq!((&numbers["num_requests"], &numbers["num_errors"]), (&Value::from(2), &Value::from(1)), "{stats}");
+        assert!(numbers["last_error"].as_str().unwrap().starts_with("400:the header Hostler-Retries"), "{stats}");
+        assert_eq!(host.stop(), 0);
+    }
+}

@@ -15,6 +15,7 @@
 //! | `requests.rs` | the requests that wait for a reply |
 //! | `engine/` | the event loop over a store |
 //! | `nats.rs` | the connection to NATS |
+//! | `micro.rs` | the service's answers to discovery by NATS micro |
 //! | `room.rs` | decides if the store has room for further messages |
 //! | `stores.rs` | the stores of all instances in one folder, and the adoption of those of dead instances |
 
@@ -22,6 +23,7 @@ pub mod accept;
 pub mod answer;
 pub mod engine;
 pub mod envelope;
+mod micro;
 pub mod nats;
 pub mod requests;
 pub mod room;

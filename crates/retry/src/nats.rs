@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_nats::client::PublishErrorKind;
 use async_nats::connection::State;
-use async_nats::{Client, ConnectOptions, HeaderMap, HeaderName, HeaderValue, Message, ServerAddr, Subscriber};
+use async_nats::{Client, HeaderMap, HeaderName, HeaderValue, Message, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc::{self, Receiver, Sender, UnboundedReceiver};
@@ -25,9 +25,11 @@ use crate::accept::{Incoming, MARK};
 use crate::answer;
 use crate::engine::{Content, Event, Outbox, Outgoing};
 use crate::envelope::Headers;
+use crate::micro::{Card, Tally};
 use crate::requests::Token;
 use crate::scheduler::Millis;
 use hostler_queue::Link;
+use hostler_queue_nats::connecting;
 
 /// Name of the header with the number of the delivery.
 pub const ATTEMPT: &str = "Hostler-Attempt";
@@ -63,18 +65,17 @@ pub struct Connection {
     tasks: JoinSet<()>,
 }
 
-fn addresses(servers: &str) -> Result<Vec<ServerAddr>, String> {
-    let addresses: Result<_, _> = servers.split(',').map(|server| server.trim().parse()).collect();
-    addresses.map_err(|_| "the address of the NATS server is not valid".to_owned())
-}
+/// Fault of an address that [`connecting::to`] cannot read.
+const NO_ADDRESS: &str = "the address is not one such as nats://user:password@host:4222";
 
-/// Checks that the servers can be used, and that the service may subscribe to its subject.
+/// Checks that the servers at an address can be used, and that the service may subscribe to its subject.
 ///
 /// # Errors
 /// The text says why not. It contains no password.
-pub async fn check(servers: &str, subject: &str) -> Result<(), String> {
+pub async fn check(address: &str, subject: &str) -> Result<(), String> {
     let (errors, mut error) = mpsc::channel(1);
-    let options = ConnectOptions::new().name("hostler check").event_callback(move |event| {
+    let (servers, options) = connecting::to(address).map_err(|_| NO_ADDRESS.to_owned())?;
+    let options = options.name("hostler check").event_callback(move |event| {
         let errors = errors.clone();
         async move {
             if let async_nats::Event::ServerError(error) = event {
@@ -83,7 +84,7 @@ pub async fn check(servers: &str, subject: &str) -> Result<(), String> {
         }
     });
     let checked = async {
-        let client = options.connect(addresses(servers)?).await.map_err(|error| error.to_string())?;
+        let client = options.connect(servers).await.map_err(|error| error.to_string())?;
         // Without a queue group and under a name that nobody uses, so that the check takes no message.
         let subject = format!("{subject}.{}", client.new_inbox());
         let _subscription = client.subscribe(subject).await.map_err(|error| error.to_string())?;
@@ -95,18 +96,18 @@ pub async fn check(servers: &str, subject: &str) -> Result<(), String> {
 }
 
 impl Connection {
-    /// Connects. `servers`: addresses, separated by commas. Also returns the events for the engine.
+    /// Connects. `address`: that of one or more servers, as [`connecting::to`] reads it. Also returns the events for the engine.
     ///
     /// # Errors
     /// The text says why there is no connection. It contains no password.
-    pub async fn open(servers: &str) -> Result<(Self, Receiver<Event>), String> {
-        let addresses = addresses(servers)?;
+    pub async fn open(address: &str) -> Result<(Self, Receiver<Event>), String> {
+        let (servers, options) = connecting::to(address).map_err(|_| NO_ADDRESS.to_owned())?;
         let (events, inbox) = mpsc::channel(EVENTS);
         let (shown, link) = watch::channel(Link::Up);
         let (changed, slow) = (Arc::<Notify>::default(), watch::Sender::new(0_u64));
         tokio::spawn(report_drops(slow.subscribe()));
         let notify = Arc::clone(&changed);
-        let options = ConnectOptions::new()
+        let options = options
             .name("hostler retry")
             .ping_interval(PING)
             .subscription_capacity(WAITING)
@@ -114,7 +115,7 @@ impl Connection {
                 on_event(&event, &notify, &slow);
                 async {}
             });
-        let client = options.connect(addresses).await.map_err(|error| error.to_string())?;
+        let client = options.connect(servers).await.map_err(|error| error.to_string())?;
         Ok((Self { client, events, link, changed, shown, tasks: JoinSet::new() }, inbox))
     }
 
@@ -139,10 +140,14 @@ impl Connection {
         let replies = self.client.subscribe(inbox.subscription()).await.map_err(|error| error.to_string())?;
         let requests = self.client.queue_subscribe(format!("{subject}.>"), group.to_owned()).await;
         let requests = requests.map_err(|error| error.to_string())?;
-        // The server answers that nobody listens. By then, it knows of both subscriptions.
+        let tally = Tally::new();
+        let card = Card::new(&format!("{subject}.>"), group, tally.clone());
+        let questions = card.listen(&self.client).await?;
+        // The server answers that nobody listens. By then, it knows of all subscriptions.
         let _ = self.client.request(self.client.new_inbox(), Bytes::new()).await;
         let (outbox, outgoing) = mpsc::unbounded_channel();
-        self.tasks.spawn(take_requests(self.client.clone(), requests, self.events.clone(), stop));
+        self.tasks.spawn(card.serve(self.client.clone(), questions, stop.clone()));
+        self.tasks.spawn(take_requests(self.client.clone(), requests, self.events.clone(), tally.clone(), stop));
         let inbox = Arc::new(inbox);
         // These end with the connection, or with the engine.
         tokio::spawn(take_replies(replies, Arc::clone(&inbox), self.events.clone()));
@@ -152,7 +157,7 @@ impl Connection {
             self.shown.clone(),
             self.events.clone(),
         ));
-        self.tasks.spawn(send(self.client.clone(), inbox, outgoing, self.events.clone()));
+        self.tasks.spawn(send(self.client.clone(), inbox, outgoing, self.events.clone(), tally));
         Ok(outbox)
     }
 
@@ -251,12 +256,21 @@ async fn watch_link(client: Client, changed: Arc<Notify>, shown: watch::Sender<L
     }
 }
 
-async fn take_requests(client: Client, mut requests: Subscriber, events: Sender<Event>, stop: CancellationToken) {
+async fn take_requests(
+    client: Client,
+    mut requests: Subscriber,
+    events: Sender<Event>,
+    tally: Tally,
+    stop: CancellationToken,
+) {
     let mut is_stopped = false;
     loop {
         tokio::select! {
             message = requests.next() => {
                 let Some(message) = message else { break };
+                if message.reply.is_some() {
+                    tally.taken();
+                }
                 let incoming = incoming(message, client.max_payload());
                 if events.send(Event::Incoming(incoming)).await.is_err() {
                     return;
@@ -306,7 +320,13 @@ async fn take_replies(mut replies: Subscriber, inbox: Arc<Inbox>, events: Sender
     }
 }
 
-async fn send(client: Client, inbox: Arc<Inbox>, mut outgoing: UnboundedReceiver<Outgoing>, events: Sender<Event>) {
+async fn send(
+    client: Client,
+    inbox: Arc<Inbox>,
+    mut outgoing: UnboundedReceiver<Outgoing>,
+    events: Sender<Event>,
+    tally: Tally,
+) {
     let statistics = client.statistics();
     while let Some(message) = outgoing.recv().await {
         match message {
@@ -329,10 +349,12 @@ async fn send(client: Client, inbox: Arc<Inbox>, mut outgoing: UnboundedReceiver
             }
             Outgoing::Probe(at) => drop(tokio::spawn(probe(client.clone(), at, events.clone()))),
             Outgoing::Stored { to, id } => {
+                tally.answered(None);
                 let body = serde_json::json!({ "id": id }).to_string();
                 log_unsent(client.publish(to, body.into()).await);
             }
             Outgoing::Refused { to, code, reason, retry_after } => {
+                tally.answered(Some((code, &reason)));
                 let mut headers = HeaderMap::new();
                 insert(&mut headers, answer::ERROR, &reason);
                 insert(&mut headers, answer::ERROR_CODE, &code.to_string());
