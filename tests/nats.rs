@@ -4,6 +4,7 @@ mod commands;
 mod denials;
 mod driver;
 mod losses;
+mod requests;
 mod subjects;
 mod topology;
 

@@ -1,5 +1,7 @@
 //! Command `hostler send`.
 
+mod request;
+
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use hostler_telemetry::{self as telemetry, Resource, traces::Traces};
 use hostler_types::channel::Channel;
 use hostler_types::duration;
 use hostler_types::message::Outgoing;
+use request::RequestArgs;
 
 /// Maximum time that the command waits at its end until the collector has received its span.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -33,17 +36,23 @@ Examples:
   hostler send orders --body '{\"id\": 7}' --attr locale=de
   hostler send uploads.thumbnails --file picture.jpg --routing-key MOBILE.ios
   hostler send orders --lines --file orders.jsonl
+  hostler send --subject webhooks.a --request --fallback retry --body '{\"id\": 7}'
 
 Prints the message's id once it is durably in the queue. A message to <exchange>.<queue> goes to every subscribed \
     queue whose filter passes its routing key. With --lines, Ctrl-C finishes the current batch, prints the number of \
-    sent lines, and exits with 1.";
+    sent lines, and exits with 1.
+
+With --subject and --request, each message is a request on NATS, and prints its fate: accepted by a receiver, handed to the \
+    retry service, or failed. A message that a receiver refuses for good fails. So does one that nobody acknowledges, if there \
+    is no --fallback. After a failure, the exit code is 1.";
 
 /// Send a message, or one per line of the input
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
     /// A queue, <exchange>.<queue>, or an exchange of the config
-    channel: Channel,
+    #[arg(required_unless_present = "subject")]
+    channel: Option<Channel>,
     #[command(flatten)]
     body: BodyArgs,
     /// Send one message per line of the input; skip blank lines
@@ -65,44 +74,52 @@ pub(super) struct Args {
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with = "lines")]
     dedupe: Option<String>,
     #[command(flatten)]
+    request: RequestArgs,
+    #[command(flatten)]
     config: ConfigArg,
 }
 
 pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let input = args.body.open()?;
-    let channel = destination::of(&config, &args.channel);
-    if host::driver(&config).receives_to_wait() {
-        destination::check_delay(&config, channel, args.delay)?;
+    match &args.channel {
+        Some(named) => send(args, &config, named, input),
+        None => request::run(args, &config, input),
+    }
+}
+
+fn send(args: &Args, config: &Config, named: &Channel, input: Input) -> Result {
+    let channel = destination::of(config, named);
+    if host::driver(config).receives_to_wait() {
+        destination::check_delay(config, channel, args.delay)?;
     }
     block_on(async {
-        if host::file_to_come(&config).is_some() {
+        if host::file_to_come(config).is_some() {
             // Checks the channel before any queue is created.
-            destination::check(&config, &[], &args.channel)?;
+            destination::check(config, &[], named)?;
         }
-        let broker = super::connect(&config).await?;
+        let broker = super::connect(config).await?;
         // Creates the missing queues of all consumers. A queue then stores the message even if its consumer has never run.
-        host::declare(&broker, &config).await?;
+        host::declare(&broker, config).await?;
         if let Some(stored) = broker.destinations().await? {
-            destination::check(&config, &stored, &args.channel)?;
+            destination::check(config, &stored, named)?;
         }
-        if !is_known(&config, &args.channel) {
-            say(format_args!("hostler: note: no consumer of this config listens on {}", args.channel));
+        if !is_known(config, named) {
+            say(format_args!("hostler: note: no consumer of this config listens on {named}"));
         }
         if args.group.is_some()
-            && !host::driver(&config).has_fair_queues()
-            && !is_ordered(&*broker, &config, channel).await
+            && !host::driver(config).has_fair_queues()
+            && !is_ordered(&*broker, config, channel).await
         {
             say(format_args!(
-                "hostler: note: {} is not ordered: messages of a group may overtake each other; `ordered = true` of its consumer \
-                 keeps their order",
-                args.channel
+                "hostler: note: {named} is not ordered: messages of a group may overtake each other; `ordered = true` of its \
+                 consumer keeps their order"
             ));
         }
-        let traces = traces(&config);
+        let traces = traces(config);
         let producer = Producer::new(broker, traces.clone());
         let result = if args.lines {
-            send_lines(args, channel, &producer, input).await
+            send_lines(args, (named, channel), &producer, input).await
         } else {
             send_one(args, channel, &producer, input).await
         };
@@ -138,7 +155,8 @@ async fn send_one(args: &Args, channel: &Channel, producer: &Producer, input: In
     }
 }
 
-async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: Input) -> Result {
+/// Sends each line. `named`: the channel as the user named it, for the result.
+async fn send_lines(args: &Args, (named, channel): (&Channel, &Channel), producer: &Producer, input: Input) -> Result {
     let progress = progress(input.size);
     let mut tally = Tally::default();
     let stop = host::stop_on_signal().map_err(|error| Failure::new(Exit::Internal, error))?;
@@ -155,10 +173,10 @@ async fn send_lines(args: &Args, channel: &Channel, producer: &Producer, input: 
     let sent = format!("{} sent", counted(sent, "message"));
     let in_all = |failure: Failure| Failure::new(failure.exit, format!("{}\n  {sent} in all", failure.message));
     if !ended.map_err(in_all)? {
-        print(format_args!("stopped: {sent} to {}", args.channel));
+        print(format_args!("stopped: {sent} to {named}"));
         return Ok(Exit::Failed);
     }
-    print(format_args!("{sent} to {}", args.channel));
+    print(format_args!("{sent} to {named}"));
     Ok(Exit::Ok)
 }
 

@@ -28,10 +28,15 @@ impl Version {
     pub const ALL: [Self; 3] = [Self::Oldest, Self::Middle, Self::Newest];
 
     fn program(self) -> PathBuf {
+        self.folder().join("nats-server")
+    }
+
+    /// Returns the folder of the program `nats-server`.
+    pub fn folder(self) -> PathBuf {
         match self {
-            Self::Oldest => installed("nats-oldest").join("usr/sbin/nats-server"),
-            Self::Middle => installed("nats-2.10").join("bin/nats-server"),
-            Self::Newest => installed("nats-newest").join("bin/nats-server"),
+            Self::Oldest => installed("nats-oldest").join("usr/sbin"),
+            Self::Middle => installed("nats-2.10").join("bin"),
+            Self::Newest => installed("nats-newest").join("bin"),
         }
     }
 }
