@@ -2,9 +2,9 @@
 //!
 //! A block ```` ```sh ```` is run by bash, in the folder and with the exports of the blocks before it. Each page starts in a folder
 //! of its own that looks like the repository, with `hostler` on the PATH. `hostler run` is started and goes on until the next one,
-//! `moto_server` to the end of the page. A block ```` ```text ```` after it is what it prints on standard output, but for times,
-//! sizes and ids. A block ```` ```log ```` names lines that the running host logs. A block ```` ```toml ```` that begins with the
-//! comment `# hostler.toml` is written to that file. A comment `<!-- not run … -->` or `<!-- measured -->` before a block exempts
+//! or until a log block says `draining`; `hostler retry`, `moto_server` and `nats-server` to the end of the page. A block ```` ```text ```` after it is what it prints on standard output, but for times,
+//! sizes and ids. A block ```` ```log ```` names lines that the running host logs. A block ```` ```toml ```` that begins with a
+//! comment such as `# hostler.toml` is written to that file. A comment `<!-- not run … -->` or `<!-- measured -->` before a block exempts
 //! it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do; `cargo install` does nothing.
 //! `apt-get install rabbitmq-server` starts the server that `tests/servers.sh` has made, at RabbitMQ's own port, as Debian's package
 //! does. `docker` is a client of the tests' own engine, which builds without a network; where no engine can start, its blocks are
@@ -23,6 +23,7 @@ use serde_json::Value;
 use super::{Block, ROOT, blocks, pages, read};
 use crate::support::engine::Engine;
 use crate::support::hostler::{Host, until};
+use crate::support::nats::Version;
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::installed;
 use crate::support::toolchains::programs;
@@ -31,12 +32,13 @@ use crate::support::toolchains::programs;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pages whose commands are run. On all others, each command is exempt.
-const RUN: [&str; 7] = [
+const RUN: [&str; 8] = [
     "README.md",
     "book/src/getting-started.md",
     "book/src/languages/README.md",
     "book/src/sqs.md",
     "book/src/rabbitmq/five-minutes.md",
+    "book/src/nats/five-minutes.md",
     "book/src/container.md",
     "book/src/ecs.md",
 ];
@@ -97,8 +99,9 @@ fn bash(folder: &Path, exports: &str, script: &str) -> Command {
     command.arg("-c").arg(format!("{exports}{script}")).current_dir(folder).env_clear();
     // The server's environment, whose `pip` finds nothing to do, comes before that of the AWS CLI.
     let [moto, clients] = ["moto", "clients"].map(|name| installed(name).join("bin").display().to_string());
-    let [own, tools] = [folder.join("bin"), programs()].map(|path| path.display().to_string());
-    command.env("PATH", format!("{own}:{moto}:{clients}:{tools}:{}", std::env::var("PATH").unwrap()));
+    let [own, tools, nats] =
+        [folder.join("bin"), programs(), Version::Newest.folder()].map(|path| path.display().to_string());
+    command.env("PATH", format!("{own}:{moto}:{clients}:{tools}:{nats}:{}", std::env::var("PATH").unwrap()));
     if let Some(home) = std::env::var_os("HOME") {
         command.env("HOME", home);
     }
@@ -188,6 +191,21 @@ fn run(folder: &Path, exports: &str, script: &str, wanted: Option<&str>) {
     }
 }
 
+/// Returns the file that a config's first line names.
+fn named(config: &str) -> Option<&str> {
+    let (first, _) = config.split_once('\n')?;
+    first.strip_prefix("# ").filter(|name| name.ends_with(".toml") && !name.contains(' '))
+}
+
+/// Starts a command that stays, and waits until it logs this message.
+fn started(folder: &Path, exports: &str, script: &str, message: &str) -> Host {
+    let mut command = bash(folder, exports, &format!("exec {script}"));
+    command.env("HOSTLER_TELEMETRY__LOG", "json");
+    let started = Host::start(command);
+    started.wait_for(PATIENCE, |line| line["message"] == message);
+    started
+}
+
 /// Runs the commands of a page.
 fn every_command_works(page: &str) {
     assert!(RUN.contains(&page), "{page} is not in the list");
@@ -198,7 +216,7 @@ fn every_command_works(page: &str) {
     let of_docker = |block: &Block| block.kind == "sh" && block.text.contains("docker ");
     let engine = if blocks.iter().any(of_docker) { Engine::get() } else { None };
     let mut exports = engine.map_or_else(String::new, |engine| format!("export DOCKER_HOST={}\n", engine.host));
-    let mut host: Option<Host> = None;
+    let (mut host, mut service): (Option<Host>, Option<Host>) = (None, None);
     let (mut servers, mut rabbitmq) = (Vec::new(), None);
     for (index, block) in blocks.iter().enumerate().filter(|(_, block)| !block.exempt) {
         let script = &block.text;
@@ -206,17 +224,18 @@ fn every_command_works(page: &str) {
             "sh" if of_docker(block) && engine.is_none() => {}
             "sh" if script.contains("hostler run") => {
                 stop(host.take());
-                let mut command = bash(folder.path(), &exports, &format!("exec {script}"));
-                command.env("HOSTLER_TELEMETRY__LOG", "json");
-                let started = Host::start(command);
-                started.wait_for(PATIENCE, |line| line["message"] == "consuming");
-                host = Some(started);
+                host = Some(started(folder.path(), &exports, script, "consuming"));
+            }
+            "sh" if script.starts_with("hostler retry") => {
+                service = Some(started(folder.path(), &exports, script, "the retry service takes messages"));
             }
             "sh" if script == INSTALL_RABBITMQ => rabbitmq = Some(RabbitMq::at(AMQP_PORT)),
-            "toml" if script.starts_with("# hostler.toml\n") => {
-                run(folder.path(), &exports, &format!("cat >hostler.toml <<'END'\n{script}\nEND"), None);
+            "toml" => {
+                if let Some(name) = named(script) {
+                    run(folder.path(), &exports, &format!("cat >{name} <<'END'\n{script}\nEND"), None);
+                }
             }
-            "sh" if script.starts_with("moto_server") => {
+            "sh" if script.starts_with("moto_server") || script.starts_with("nats-server") => {
                 servers.push(Background::start(bash(folder.path(), "", &format!("exec {script}")), script));
             }
             "sh" => {
@@ -238,6 +257,7 @@ fn every_command_works(page: &str) {
         }
     }
     stop(host);
+    stop(service);
     drop(rabbitmq);
 }
 
@@ -264,6 +284,11 @@ fn commands_of_sqs() {
 #[test]
 fn commands_of_rabbitmq() {
     every_command_works("book/src/rabbitmq/five-minutes.md");
+}
+
+#[test]
+fn commands_of_nats() {
+    every_command_works("book/src/nats/five-minutes.md");
 }
 
 #[test]
