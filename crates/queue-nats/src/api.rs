@@ -162,6 +162,10 @@ async fn direct(line: &Line, stream: &str, wanted: &Value) -> Result<Option<Stor
     let message = match answer {
         Ok(message) => message,
         Err(Unanswered::NoResponders) => {
+            let found = self::stream(line, stream).await?;
+            if found.is_some_and(|found| found["config"]["allow_direct"] == true) {
+                return Err(QueueError::Unavailable(format!("cannot {}: it has no leader at present", what())));
+            }
             return Err(QueueError::Refused(format!(
                 "cannot {}: the stream is missing, or does not allow direct reads: run `hostler provision`",
                 what()

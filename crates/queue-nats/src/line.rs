@@ -297,8 +297,8 @@ impl Line {
         self.client.is_server_compatible(2, 10, 0)
     }
 
-    /// Sends a request, and returns the answer. Sends nothing while the connection is lost: it would be sent after the next
-    /// connection, when its caller has given up.
+    /// Sends a request, and returns the answer. Sends nothing while the connection is known to be lost: the client would keep it
+    /// until it has connected again, when the caller has given up.
     pub(crate) async fn request(
         &self,
         subject: &str,
@@ -429,6 +429,16 @@ mod tests {
         let mut late = watch(&events);
         late.since += PING;
         assert!(timeout_at(Instant::now() + PING, late.fault(&["a.b"])).await.is_err(), "it is an old one");
+    }
+
+    #[test]
+    fn a_user_is_named_in_one_place_only() {
+        let with = |url: &str| {
+            let options = Options { url: url.to_owned(), nkey: Some("seed".to_owned()), ..Options::default() };
+            settings(&options, &Address::read(&options.url)?).map(drop)
+        };
+        assert_eq!(with("nats://a"), Ok(()));
+        assert!(matches!(with("nats://me:p@a"), Err(QueueError::Refused(why)) if why.contains("remove one")));
     }
 
     /// The client drops events when too many come at once.
