@@ -4,8 +4,9 @@
 //! which messages it has read, and writes only when a message ends, waits longer or is parked. The rows are those of any
 //! other queue, so the commands for queues work on them.
 //!
-//! A parked message waits for its subject instead of a time: its `visible_at` is null, and its `group_name` is the
-//! subject. The index of the groups then finds the parked messages of a subject.
+//! A parked message is due, and waits for its subject. Its `group_name` is the subject and the time at which it was due, so
+//! the index of the groups finds the parked messages of a subject in the order in which they were due. Its `visible_at` is
+//! the time at which the message expires, or null.
 
 mod closed;
 mod counts;
@@ -62,7 +63,7 @@ pub struct NewMessage {
     pub enqueued_at: i64,
     /// Time at which the message is due, in milliseconds by the queue's clock.
     pub due: i64,
-    /// Set to park the message.
+    /// Set to park the message if it is due when it is stored.
     pub parked: bool,
 }
 
@@ -86,6 +87,10 @@ pub enum Step {
         place: Place,
         /// Subject that the message waits for.
         subject: Arc<str>,
+        /// Time at which the message was due, in milliseconds by the queue's clock.
+        due: i64,
+        /// Time at which the message is among those that are due again: when it expires. `None`: never.
+        until: Option<i64>,
     },
     /// Stores the time until which a subject is closed. [`OwnedQueues::closed`] returns it.
     Close {
@@ -118,8 +123,13 @@ pub enum Wanted {
         /// Latest time, in milliseconds by the queue's clock.
         until: i64,
     },
-    /// Parked messages of a subject, oldest first.
+    /// Parked messages of a subject, in the order in which they were due.
     Parked(Arc<str>),
+    /// Parked messages of any subjects, the first one of each, in the order of the subjects.
+    Subjects {
+        /// Subject after which to read. Empty: from the beginning.
+        after: String,
+    },
 }
 
 /// A request to read messages of one queue.
@@ -170,6 +180,8 @@ pub struct Turn {
     pub steps: Vec<Step>,
     /// Messages to read.
     pub loads: Vec<Load>,
+    /// Set if the turn, and all turns before it, must be on the disk before it is answered.
+    pub flush: bool,
 }
 
 /// The result of a turn.
@@ -231,7 +243,7 @@ impl OwnedQueues {
     /// # Errors
     /// Nothing was changed and nothing was read.
     pub async fn turn(&self, turn: Turn) -> Result<Turned, QueueError> {
-        let need = if turn.new.is_empty() { Need::Write } else { Need::Durable };
+        let need = if turn.new.is_empty() && !turn.flush { Need::Write } else { Need::Durable };
         let (sources, seen) = (Arc::clone(&self.sources), Arc::clone(&self.seen));
         let work = move |db: &Session<'_>| carry_out(db, &sources, seen.load(Ordering::Relaxed), &turn);
         let CarriedOut { turned, set_aside, version } = self.writer.call(need, work).await?;
@@ -275,6 +287,10 @@ fn carry_out(db: &Session<'_>, sources: &[Source], seen: i64, turn: &Turn) -> ru
     for step in &turn.steps {
         apply(db, sources, step)?;
     }
+    if turn.flush && turn.new.is_empty() && turn.steps.is_empty() {
+        // A transaction that changes nothing would not be flushed, and neither would those before it.
+        apply(db, sources, &Step::Close { subject: "".into(), until: db.now() })?;
+    }
     if !turn.loads.is_empty() {
         let found: i64 = db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
         turned.others_wrote = found != seen;
@@ -294,7 +310,9 @@ pub(super) fn insert(db: &Connection, source: &Source, message: &NewMessage) -> 
     db.prepare_cached("INSERT INTO content (id, routing_key, attributes, body) VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![message.id, message.subject, write_attributes(&message.attributes)?, message.body.as_ref()])?;
     let seq = db.last_insert_rowid();
-    let (visible_at, group) = if message.parked { (None, Some(&*message.subject)) } else { (Some(message.due), None) };
+    let is_parked = message.parked && message.due <= message.enqueued_at;
+    let group = is_parked.then(|| page::parked_group(&message.subject, message.due));
+    let visible_at = (!is_parked).then_some(message.due);
     db.prepare_cached(
         "INSERT INTO entry (queue, enqueued_at, seq, visible_at, due_at, attempts, group_name)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -324,13 +342,14 @@ fn apply(db: &Session<'_>, sources: &[Source], step: &Step) -> rusqlite::Result<
             )?
             .execute(params![source.queue, place.enqueued_at, place.seq, due, attempts])?;
         }
-        Step::Park { place, subject } => {
+        Step::Park { place, subject, due, until } => {
             let Some(source) = source(place) else { return Ok(()) };
+            let group = page::parked_group(subject, *due);
             db.prepare_cached(
-                "UPDATE entry SET visible_at = NULL, lease = NULL, group_name = ?4
+                "UPDATE entry SET visible_at = ?4, due_at = ?5, lease = NULL, group_name = ?6
                  WHERE queue = ?1 AND enqueued_at = ?2 AND seq = ?3",
             )?
-            .execute(params![source.queue, place.enqueued_at, place.seq, &**subject])?;
+            .execute(params![source.queue, place.enqueued_at, place.seq, until, due, group])?;
         }
         Step::Close { subject, until } => {
             closed::close(db, subject.as_bytes(), *until)?;

@@ -130,24 +130,30 @@ async fn steps_move_messages() {
     assert_eq!(in_all(&bench.owned).await, (1, 1));
 }
 
+fn park(place: Place, subject: &str, due: i64, until: Option<i64>) -> Step {
+    Step::Park { place, subject: subject.into(), due, until }
+}
+
 #[tokio::test]
 async fn parked_messages_wait_for_their_subject_and_outlive_a_restart() {
     let bench = bench().await;
     let now = bench.owned.now();
-    let at_once = NewMessage { parked: true, ..new("c", "s", now, now + 9) };
-    let places = bench.store(vec![new("a", "s", now, now), new("b", "t", now, now), at_once]).await;
-    for (place, subject) in [(places[0], "s"), (places[1], "t")] {
-        bench.step(Step::Park { place, subject: subject.into() }).await;
+    let at_once = NewMessage { parked: true, ..new("c", "s", now, now) };
+    let later = NewMessage { parked: true, ..new("d", "s", now, now + 9) };
+    let places = bench.store(vec![new("a", "s", now, now), new("b", "t.u", now, now), at_once, later]).await;
+    for step in [park(places[0], "s", now - 5, None), park(places[1], "t.u", now, None)] {
+        bench.step(step).await;
     }
-    assert!(bench.load(due(now + 100, None, 9)).await.messages.is_empty());
+    assert_eq!(ids(&bench.load(due(now + 100, None, 9)).await), ["d"], "what is not yet due is not parked");
+    bench.step(Step::Remove(places[3])).await;
     let Bench { _folder, path, broker, owned } = bench;
     drop((broker, owned));
     let (broker, owned) = own(&path).await;
     let bench = Bench { _folder, path, broker, owned };
     let subjects = bench.owned.parked().await.unwrap();
-    assert_eq!(subjects, [(1, "s".to_owned()), (1, "t".to_owned())]);
+    assert_eq!(subjects, [(1, "s".to_owned()), (1, "t.u".to_owned())]);
     let page = bench.load(parked("s")).await;
-    assert_eq!((ids(&page), page.messages[1].due), (vec!["a", "c"], now + 9));
+    assert_eq!((ids(&page), page.messages[0].due, page.messages[1].due), (vec!["a", "c"], now - 5, now));
     bench.step(Step::Reschedule { place: places[0], attempts: 1, due: now + 5 }).await;
     bench.step(Step::Remove(places[2])).await;
     assert!(bench.load(parked("s")).await.messages.is_empty());
@@ -155,6 +161,63 @@ async fn parked_messages_wait_for_their_subject_and_outlive_a_restart() {
     bench.step(Step::DeadLetter { place: places[1], attempts: 0, reason: "x".to_owned() }).await;
     assert!(bench.owned.parked().await.unwrap().is_empty());
     assert_eq!(bench.dead_letters().await.len(), 1);
+}
+
+#[tokio::test]
+async fn parked_messages_are_read_in_the_order_in_which_they_were_due() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let places = bench.store(["a", "b", "c", "d"].map(|id| new(id, "s", now, now)).into()).await;
+    let dues = [now - 10, now - 40, now - 20, now - 30];
+    for (place, due) in places.into_iter().zip(dues) {
+        bench.step(park(place, "s", due, None)).await;
+    }
+    let first = bench.load(Load { max: 2, ..parked("s") }).await;
+    assert_eq!((ids(&first), first.has_more, first.messages[0].due), (vec!["b", "d"], true, now - 40));
+    let skip = first.messages.iter().map(|stored| stored.place.seq).collect();
+    let rest = bench.load(Load { skip: Arc::new(skip), ..parked("s") }).await;
+    assert_eq!((ids(&rest), rest.has_more), (vec!["c", "a"], false));
+}
+
+#[tokio::test]
+async fn a_parked_message_is_found_when_it_expires() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let places = bench.store(vec![new("a", "s", now, now), new("b", "s", now, now)]).await;
+    bench.step(park(places[0], "s", now - 7, Some(now + 50))).await;
+    bench.step(park(places[1], "s", now - 7, None)).await;
+    assert!(bench.load(due(now + 49, None, 9)).await.messages.is_empty());
+    let page = bench.load(due(now + 50, None, 9)).await;
+    assert_eq!((ids(&page), page.messages[0].due), (vec!["a"], now - 7));
+    assert_eq!(ids(&bench.load(parked("s")).await), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn parked_messages_of_unknown_subjects_are_found() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let subjects = ["a", "a.b", "a!", "b", "c"];
+    let messages = subjects.iter().flat_map(|subject| [(subject, now - 1), (subject, now - 2)]);
+    for (number, (subject, due)) in messages.enumerate() {
+        let places = bench.store(vec![new(&number.to_string(), subject, now, now)]).await;
+        bench.step(park(places[0], subject, due, None)).await;
+    }
+    let find = |after: &str, max| Load { wanted: Wanted::Subjects { after: after.to_owned() }, ..due(0, None, max) };
+    let first = bench.load(find("", 3)).await;
+    assert_eq!((ids(&first), first.has_more), (vec!["1", "5", "3"], true), "the first of each");
+    let rest = bench.load(find("a.b", 3)).await;
+    assert_eq!((ids(&rest), rest.has_more), (vec!["7", "9"], false));
+}
+
+#[tokio::test]
+async fn headers_count_among_the_bytes_of_a_page() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let attributes = Attributes::from([("a".to_owned(), AttributeValue::Text("x".repeat(10_000)))]);
+    let message = |id: &str| NewMessage { attributes: attributes.clone(), ..new(id, "s", now, now) };
+    bench.store(vec![message("a"), message("b"), message("c")]).await;
+    let page = bench.load(Load { max_bytes: 15_000, ..due(now, None, 9) }).await;
+    assert_eq!((ids(&page), page.has_more), (vec!["a", "b"], true));
 }
 
 #[tokio::test]
@@ -207,6 +270,8 @@ async fn a_turn_with_a_new_message_is_flushed_and_others_are_not() {
     assert_eq!(level().await, 2, "FULL");
     bench.step(Step::Remove(places[0])).await;
     assert_eq!(level().await, 1, "NORMAL");
+    bench.owned.turn(Turn { flush: true, ..Turn::default() }).await.unwrap();
+    assert_eq!(level().await, 2, "FULL, for what was not flushed");
 }
 
 #[tokio::test]

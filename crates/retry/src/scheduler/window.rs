@@ -1,359 +1,230 @@
-//! Turns: which messages are read from the store, held in memory, and parked.
+//! The part of a priority's messages that is in memory, and how far the store is read.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::{AHEAD, Known, Message, Millis, Scheduler};
-use hostler_queue_embedded::{Cursor, Load, Place, Step, Turn, Wanted};
+use super::{AHEAD, Millis};
+use hostler_queue_embedded::{Cursor, Place};
 
-/// Maximum number of messages that one load reads.
-const CHUNK: usize = 2_048;
+/// A position before all messages.
+const START: Cursor = (i64::MIN, i64::MIN, i64::MIN);
 
-/// Maximum number of lanes whose parked messages one turn reads.
-const RELOADS: usize = 64;
+/// Wait after which messages that are behind get room that is otherwise kept for those that become due.
+const DENIED: Millis = 500;
 
-/// Shortest time between two searches for messages that take room which others could use.
-const SHED_EVERY: Millis = 250;
+/// A part of the store that is to be read, by the time at which its messages are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) after: Cursor,
+    pub(super) until: Cursor,
+}
 
-/// The messages of one priority that are in memory.
-#[derive(Debug, Default)]
+/// Number of messages and bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) messages: usize,
+    pub(super) bytes: usize,
+}
+
+impl Room {
+    pub(super) fn is_empty(self) -> bool {
+        self.messages == 0 || self.bytes == 0
+    }
+
+    pub(super) fn less(self, other: Self) -> Self {
+        Self { messages: self.messages.saturating_sub(other.messages), bytes: self.bytes.saturating_sub(other.bytes) }
+    }
+
+    pub(super) fn min(self, other: Self) -> Self {
+        Self { messages: self.messages.min(other.messages), bytes: self.bytes.min(other.bytes) }
+    }
+}
+
+/// The window of a priority.
+#[derive(Debug)]
 pub(super) struct Window {
-    /// Position up to which all messages of the store are known, except parked ones. `None`: the store is read from its
-    /// beginning.
-    cursor: Option<Cursor>,
-    /// Latest time that the cursor has reached. Up to it, the store may have messages that are known.
-    reached: Millis,
-    /// Set if the store has messages before the cursor that are not known.
-    must_reset: bool,
-    /// Number of messages that are held.
-    held: usize,
-    /// Number of their bytes.
-    bytes: usize,
-    /// Numbers of the messages that are held. Those that leave are not among them: the turn that reads next has carried out
-    /// their changes before it reads.
-    seqs: HashSet<i64>,
-    /// Earliest time for the next search for excess messages.
-    shed_at: Millis,
+    max: Room,
+    /// Position up to which the store is read, except for the backlog and for parked messages.
+    pub(super) frontier: Cursor,
+    /// What has to be read again, or was due before it could be read.
+    pub(super) backlog: Option<Span>,
+    /// Time from which the store has to be read again.
+    rewind: Option<Millis>,
+    /// Messages that are not yet due, by the time at which they are.
+    pub(super) upcoming: BTreeSet<(Millis, Place)>,
+    /// What is held.
+    pub(super) held: Room,
+    /// Numbers of the messages that are held. Shared with the loads of a turn.
+    pub(super) seqs: Arc<HashSet<i64>>,
+    /// Earliest time for the next search for messages that take room which others need.
+    pub(super) shed_at: Millis,
+    /// Time since which messages that are behind have had no room.
+    denied_since: Option<Millis>,
+    /// Name of the subject after which parked messages of forgotten subjects are to be found. `None`: there are none.
+    pub(super) sweep: Option<String>,
+    /// Earliest time for the next search for forgotten subjects.
+    pub(super) sweep_at: Millis,
 }
 
 impl Window {
+    pub(super) fn new(max: Room) -> Self {
+        Self {
+            max,
+            frontier: START,
+            backlog: None,
+            rewind: None,
+            upcoming: BTreeSet::new(),
+            held: Room { messages: 0, bytes: 0 },
+            seqs: Arc::default(),
+            shed_at: Millis::MIN,
+            denied_since: None,
+            sweep: None,
+            sweep_at: Millis::MIN,
+        }
+    }
+
     /// Returns `true` if the store will not be asked again for a message that becomes due at this time.
     pub(super) fn covers(&self, due: Millis, place: Place) -> bool {
-        !self.must_reset && self.cursor.is_some_and(|cursor| (due, place.enqueued_at, place.seq) <= cursor)
+        (due, place.enqueued_at, place.seq) <= self.frontier
+    }
+
+    /// Makes the store be read again from this time.
+    pub(super) fn rewind(&mut self, due: Millis) {
+        self.rewind = Some(self.rewind.map_or(due, |before| before.min(due)));
+    }
+
+    /// Makes the backlog what is to be read again, and what has become due before it was read.
+    pub(super) fn catch_up(&mut self, now: Millis) {
+        let mut after = self.rewind.take().map(|due| (due, i64::MIN, i64::MIN));
+        if self.frontier.0 < now {
+            after = Some(after.map_or(self.frontier, |after| after.min(self.frontier)));
+            self.frontier = (now, i64::MAX, i64::MAX);
+        }
+        if let Some(after) = after {
+            let after = self.backlog.map_or(after, |span| span.after.min(after));
+            self.backlog = Some(Span { after, until: self.frontier });
+        }
     }
 
     /// Returns the time from which the store is to be read on.
-    fn load_at(&self) -> Millis {
-        match self.cursor {
-            Some((due, ..)) if !self.must_reset => due.saturating_sub(AHEAD / 2),
-            _ => Millis::MIN,
+    pub(super) fn read_at(&self) -> Millis {
+        self.frontier.0.saturating_sub(AHEAD / 2)
+    }
+
+    /// Returns `true` if the backlog is not empty, or will not be in the next turn.
+    pub(super) fn is_behind(&self) -> bool {
+        self.backlog.is_some() || self.rewind.is_some()
+    }
+
+    /// Returns the room that is left for messages that become due soon.
+    pub(super) fn room(&self) -> Room {
+        self.max.less(self.held)
+    }
+
+    /// Returns the room that is left for messages that are behind: half of all room is for those that become due soon,
+    /// unless this has left no room to those that are behind for a while.
+    pub(super) fn room_behind(&self, now: Millis) -> Room {
+        if self.is_starved(now) { self.room() } else { self.half().less(self.held) }
+    }
+
+    fn half(&self) -> Room {
+        Room { messages: (self.max.messages / 2).max(1), bytes: (self.max.bytes / 2).max(1) }
+    }
+
+    /// Returns `true` if messages that are behind have had no room for a while.
+    pub(super) fn is_starved(&self, now: Millis) -> bool {
+        self.denied_since.is_some_and(|since| since.saturating_add(DENIED) <= now)
+    }
+
+    /// Records if messages that are behind had no room.
+    pub(super) fn deny(&mut self, is_denied: bool, now: Millis) {
+        self.denied_since = is_denied.then(|| self.denied_since.unwrap_or(now));
+    }
+
+    /// Returns the time at which messages that had no room may get some without another event.
+    pub(super) fn grants_at(&self) -> Option<Millis> {
+        self.denied_since.map(|since| since.saturating_add(DENIED))
+    }
+
+    /// Returns `true` if messages take room which others need.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.half().less(self.held).is_empty()
+    }
+
+    /// Returns the number of messages of the mean size that fit into the window.
+    pub(super) fn capacity(&self) -> usize {
+        self.max.messages.min(self.max.bytes / self.mean().max(1))
+    }
+
+    /// Returns the mean size of the messages that are held.
+    pub(super) fn mean(&self) -> usize {
+        self.held.bytes.checked_div(self.held.messages).unwrap_or(0)
+    }
+
+    pub(super) fn add(&mut self, seq: i64, size: usize) {
+        self.held.messages += 1;
+        self.held.bytes += size;
+        Arc::make_mut(&mut self.seqs).insert(seq);
+    }
+
+    pub(super) fn remove(&mut self, seq: i64, size: usize) {
+        if Arc::make_mut(&mut self.seqs).remove(&seq) {
+            self.held = self.held.less(Room { messages: 1, bytes: size });
         }
     }
 }
 
-/// A change that the store has not yet confirmed.
-#[derive(Debug, Clone)]
-pub(super) struct Queued {
-    pub(super) step: Step,
-    /// Set if the message is no longer known once the change is confirmed.
-    pub(super) leaves: bool,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Queued {
-    fn place(&self) -> Option<Place> {
-        match &self.step {
-            Step::Remove(place)
-            | Step::Reschedule { place, .. }
-            | Step::Park { place, .. }
-            | Step::DeadLetter { place, .. } => Some(*place),
-            Step::Close { .. } => None,
-        }
-    }
-}
-
-/// A turn that is being carried out.
-#[derive(Debug)]
-pub(super) struct Pending {
-    steps: Vec<Queued>,
-    loads: Vec<Load>,
-}
-
-/// Messages that a turn has read.
-#[derive(Debug)]
-pub struct Read<C> {
-    /// The messages.
-    pub messages: Vec<Message<C>>,
-    /// Set if there are more.
-    pub has_more: bool,
-    /// Position of the last message of the page.
-    pub end: Option<Cursor>,
-}
-
-impl<C> Scheduler<C> {
-    /// Tells that the store has parked messages of a subject. To be called for each at the start.
-    pub fn restore(&mut self, now: Millis, priority: usize, subject: &Arc<str>) {
-        self.lanes.parked(subject, priority, now);
+    fn window() -> Window {
+        Window::new(Room { messages: 10, bytes: 1_000 })
     }
 
-    /// Tells that a subject is closed. To be called for each at the start.
-    pub fn restore_closed(&mut self, now: Millis, subject: &Arc<str>, until: Millis) {
-        self.lanes.close(subject, until, now);
+    const fn at(due: Millis) -> Cursor {
+        (due, i64::MAX, i64::MAX)
     }
 
-    /// Returns `true` if a new message of this subject and priority must be stored as a parked one.
-    pub fn parks(&self, subject: &str, priority: usize) -> bool {
-        self.lanes.waiting(subject, priority).is_none()
+    #[test]
+    fn what_becomes_due_comes_before_what_is_behind() {
+        let mut window = window();
+        window.catch_up(100);
+        assert_eq!(window.backlog, Some(Span { after: START, until: at(100) }), "everything, at the start");
+        assert_eq!(window.frontier, at(100));
+        window.backlog = None;
+        window.frontier = at(1_100);
+        window.catch_up(1_100);
+        assert_eq!((window.backlog, window.frontier), (None, at(1_100)), "nothing was missed");
+        window.catch_up(1_500);
+        assert_eq!((window.backlog, window.frontier), (Some(Span { after: at(1_100), until: at(1_500) }), at(1_500)));
+        window.rewind(1_400);
+        window.rewind(1_300);
+        window.catch_up(1_500);
+        assert_eq!(window.backlog.map(|span| span.after), Some(at(1_100)), "it is among what is behind");
+        window.rewind(50);
+        assert!(window.is_behind());
+        window.catch_up(1_500);
+        assert_eq!(window.backlog.map(|span| span.after.0), Some(50));
     }
 
-    /// Returns what is to be written and read now. [`Self::turned`] or [`Self::turn_failed`] must follow before the next
-    /// turn. `always`: a turn is needed in any case, because the caller adds new messages to it. `None`: there is nothing
-    /// to do, or the last turn has not ended.
-    pub fn turn(&mut self, now: Millis, always: bool) -> Option<Turn> {
-        if self.pending.is_some() {
-            return None;
+    #[test]
+    fn half_of_the_room_is_for_what_becomes_due_but_not_for_ever() {
+        let mut window = window();
+        for seq in 0..5 {
+            window.add(seq, 10);
         }
-        self.advance(now);
-        self.lanes.refill_below(self.share() / 2);
-        let loads = self.plan_loads(now);
-        if self.steps.is_empty() && loads.is_empty() && !always {
-            return None;
-        }
-        let steps = std::mem::take(&mut self.steps);
-        let turn = Turn {
-            new: Vec::new(),
-            steps: steps.iter().map(|queued| queued.step.clone()).collect(),
-            loads: loads.clone(),
-        };
-        self.pending = Some(Pending { steps, loads });
-        Some(turn)
-    }
-
-    /// Ends a turn that was carried out. `reads`: one for each load of the turn. `others_wrote`: another process has changed
-    /// the store.
-    pub fn turned(&mut self, now: Millis, reads: Vec<Read<C>>, others_wrote: bool) {
-        let Some(Pending { steps, loads }) = self.pending.take() else { return };
-        for place in steps.iter().filter(|queued| queued.leaves).filter_map(Queued::place) {
-            self.known.remove(&place);
-        }
-        let (mut due, mut parked) = (Vec::new(), Vec::new());
-        for (load, read) in loads.into_iter().zip(reads) {
-            match load.wanted {
-                Wanted::Due { until, .. } => due.push((load.queue, until, read)),
-                Wanted::Parked(subject) => parked.push((load.queue, subject, read)),
-            }
-        }
-        // The parked messages come first: the others may add to the parked ones.
-        for (priority, subject, read) in parked {
-            for message in read.messages {
-                self.hold(message, now);
-            }
-            self.lanes.reloaded(&subject, priority, read.has_more, now);
-        }
-        for (priority, until, read) in due {
-            self.proceed(priority, until, &read);
-            for message in read.messages {
-                self.take_due(message, now);
-            }
-        }
-        self.find_overtaken();
-        if others_wrote {
-            self.reread();
-        }
-    }
-
-    /// Reads the store from its beginning, because others have added messages to it.
-    pub fn reread(&mut self) {
-        self.windows.iter_mut().for_each(|window| window.must_reset = true);
-    }
-
-    /// Ends a turn of which nothing was carried out.
-    pub fn turn_failed(&mut self, now: Millis) {
-        let Some(Pending { mut steps, loads }) = self.pending.take() else { return };
-        steps.append(&mut self.steps);
-        self.steps = steps;
-        for load in loads {
-            if let Wanted::Parked(subject) = load.wanted {
-                self.lanes.reloaded(&subject, load.queue, true, now);
-            }
-        }
-    }
-
-    /// Takes a message that the last turn has stored, if it is due so soon that it belongs in memory.
-    pub fn admit(&mut self, message: Message<C>, now: Millis) {
-        let priority = message.place.queue;
-        let Some(window) = self.windows.get(priority) else { return };
-        if self.known.contains_key(&message.place) || !window.covers(message.due, message.place) {
-            return;
-        }
-        let has_room = self.has_room(priority)
-            && self.lanes.waiting(&message.subject, priority).is_some_and(|waiting| waiting < self.share());
-        if has_room {
-            self.hold(message, now);
-        } else if let Some(window) = self.windows.get_mut(priority) {
-            window.must_reset = true;
-        }
-    }
-
-    /// Dead-letters a message of the last turn's pages that the caller cannot deliver.
-    pub fn refuse(&mut self, place: Place, attempts: u32, reason: String) {
-        if self.known.contains_key(&place) {
-            return;
-        }
-        self.known.insert(place, Known::Leaving);
-        self.steps.push(Queued { step: Step::DeadLetter { place, attempts, reason }, leaves: true });
-    }
-
-    /// Returns the number of changes that wait for the next turn.
-    pub fn changes(&self) -> usize {
-        self.steps.len()
-    }
-
-    /// Returns `true` if no change is left to write, and no turn is under way.
-    pub fn is_written(&self) -> bool {
-        self.steps.is_empty() && self.pending.is_none()
-    }
-
-    pub(super) fn next_load_at(&self, now: Millis) -> Option<Millis> {
-        self.windows.iter().map(Window::load_at).filter(|at| *at > now).min()
-    }
-
-    fn plan_loads(&mut self, now: Millis) -> Vec<Load> {
-        let mut loads = Vec::new();
-        for priority in 0..self.windows.len() {
-            let window = &mut self.windows[priority];
-            if std::mem::take(&mut window.must_reset) {
-                window.cursor = None;
-            }
-            if window.load_at() > now {
-                continue;
-            }
-            if !self.has_room(priority) {
-                self.shed(priority, now);
-                if !self.has_room(priority) {
-                    continue;
-                }
-            }
-            let window = &self.windows[priority];
-            let may_be_known = window.cursor.is_none_or(|(due, ..)| due < window.reached);
-            let wanted = Wanted::Due { after: window.cursor, until: now.saturating_add(AHEAD).max(window.reached) };
-            loads.push(self.load(priority, wanted, self.chunk(), may_be_known));
-        }
-        for _ in 0..RELOADS {
-            let (windows, chunk) = (&self.windows, self.chunk());
-            let (max, max_bytes) = (self.rules.window, self.rules.window_bytes);
-            let has_room = |priority: usize| {
-                windows.get(priority).is_some_and(|window| window.held + chunk <= max && window.bytes < max_bytes)
-            };
-            let Some((subject, priority, waiting)) = self.lanes.reload(now, has_room) else { break };
-            let max = self.share().saturating_sub(waiting).max(1);
-            loads.push(self.load(priority, Wanted::Parked(subject), max, true));
-        }
-        loads
-    }
-
-    fn load(&self, queue: usize, wanted: Wanted, max: usize, may_be_known: bool) -> Load {
-        let window = &self.windows[queue];
-        let skip = if may_be_known { window.seqs.clone() } else { HashSet::new() };
-        let max_bytes = self.rules.window_bytes.saturating_sub(window.bytes).max(1);
-        Load { queue, wanted, skip: Arc::new(skip), max, max_bytes }
-    }
-
-    /// Returns the number of messages that one load reads at most.
-    fn chunk(&self) -> usize {
-        CHUNK.min(self.rules.window / 4).max(1)
-    }
-
-    /// Returns the share of one lane: the number of its waiting messages that are held at most.
-    fn share(&self) -> usize {
-        let equal = self.rules.window / (4 * (self.lanes.len() + 1));
-        equal.clamp(4, self.rules.lane.max(4))
-    }
-
-    fn has_room(&self, priority: usize) -> bool {
-        let window = &self.windows[priority];
-        window.held + self.chunk() <= self.rules.window && window.bytes < self.rules.window_bytes
-    }
-
-    /// Moves the cursor to the end of a page.
-    fn proceed(&mut self, priority: usize, until: Millis, read: &Read<C>) {
-        let Some(window) = self.windows.get_mut(priority) else { return };
-        window.cursor = if read.has_more { read.end.or(window.cursor) } else { Some((until, Millis::MAX, i64::MAX)) };
-        if let Some((due, ..)) = window.cursor {
-            window.reached = window.reached.max(due);
-        }
-    }
-
-    /// Holds a message that is due soon, or parks it if its lane has its share.
-    fn take_due(&mut self, message: Message<C>, now: Millis) {
-        let place = message.place;
-        if self.known.contains_key(&place) {
-            return;
-        }
-        if self.lanes.waiting(&message.subject, place.queue).is_some_and(|waiting| waiting < self.share()) {
-            return self.hold(message, now);
-        }
-        self.known.insert(place, Known::Leaving);
-        self.park(&message.subject, place, now);
-    }
-
-    fn hold(&mut self, message: Message<C>, now: Millis) {
-        let (place, due, subject) = (message.place, message.due, Arc::clone(&message.subject));
-        if self.known.contains_key(&place) {
-            return;
-        }
-        let Some(window) = self.windows.get_mut(place.queue) else { return };
-        window.held += 1;
-        window.bytes += message.size;
-        window.seqs.insert(place.seq);
-        if let Some(expires) = message.expires() {
-            self.expiries.insert((expires, place));
-        }
-        self.known.insert(place, Known::Held { message, in_flight: false });
-        self.lanes.add(&subject, due, place, now);
-    }
-
-    /// Takes a message out of the window. It stays known until the store confirms its last change.
-    pub(super) fn forget(&mut self, place: Place) {
-        let Some(Known::Held { message, .. }) = self.known.insert(place, Known::Leaving) else { return };
-        if let Some(expires) = message.expires() {
-            self.expiries.remove(&(expires, place));
-        }
-        if let Some(window) = self.windows.get_mut(place.queue) {
-            window.seqs.remove(&place.seq);
-            window.held -= 1;
-            window.bytes -= message.size;
-        }
-    }
-
-    fn park(&mut self, subject: &Arc<str>, place: Place, now: Millis) {
-        self.steps.push(Queued { step: Step::Park { place, subject: Arc::clone(subject) }, leaves: true });
-        self.lanes.parked(subject, place.queue, now);
-    }
-
-    /// Parks due messages that take room which others could use.
-    fn shed(&mut self, priority: usize, now: Millis) {
-        let window = &mut self.windows[priority];
-        if now < window.shed_at {
-            return;
-        }
-        window.shed_at = now.saturating_add(SHED_EVERY);
-        for (subject, due, place) in self.lanes.excess(priority, self.share(), now) {
-            // First, so that the subject is not forgotten in between.
-            self.park(&subject, place, now);
-            self.lanes.remove(&subject, due, place, now);
-            self.forget(place);
-        }
-    }
-
-    /// Finds changes that are not yet written, although the cursor has passed the time to which they move their messages.
-    fn find_overtaken(&mut self) {
-        for queued in self.steps.iter().filter(|queued| queued.leaves) {
-            if let Step::Reschedule { place, due, .. } = queued.step
-                && let Some(window) = self.windows.get_mut(place.queue)
-                && window.covers(due, place)
-            {
-                window.must_reset = true;
-            }
-        }
+        assert_eq!((window.room().messages, window.room_behind(0).messages, window.is_crowded()), (5, 0, true));
+        window.deny(true, 100);
+        window.deny(true, 200);
+        assert_eq!((window.is_starved(599), window.grants_at()), (false, Some(600)));
+        assert_eq!((window.is_starved(600), window.room_behind(600).messages), (true, 5));
+        window.deny(false, 600);
+        assert!(!window.is_starved(9_999));
+        window.remove(0, 10);
+        window.remove(0, 10);
+        assert_eq!((window.held.messages, window.is_crowded(), window.mean(), window.capacity()), (4, false, 10, 10));
+        window.add(9, 460);
+        assert!(window.is_crowded() && window.capacity() == 10 && window.mean() == 100, "bytes count too");
     }
 }
