@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Plants faults in the consumer and the drivers, and sees that the simulation finds each of them: mutants.sh [--quick] [WORD], where
-# WORD chooses those that have it in their name or file. --quick plants a few that are spread over the list.
+# Plants faults in the consumer, the drivers and the retry service, and sees that the simulation, or a test of the retry service, finds
+# each of them: mutants.sh [--quick] [WORD], where WORD chooses those that have it in their name or file. --quick plants a few that are
+# spread over the list.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=static.sh

@@ -1,4 +1,4 @@
-//! Makes a copy of the consumer, or of a driver, for each planted fault.
+//! Makes a copy of the consumer, of a driver, or of the retry service, for each planted fault.
 //!
 //! `HOSTLER_PLANTED` says for which: `all`; `few`, which are spread over the list, the default, and quick to build; or a word of the
 //! names or files of those that are meant.
@@ -24,13 +24,17 @@ const fn part(begin: &'static str, folder: &'static str, name: &'static str, kin
     Part { begin, folder, name, kind }
 }
 
-/// The consumer is in it twice: some of its faults matter only where the service pushes.
-const PARTS: [Part; 4] = [
+/// The consumer is in it twice: some of its faults matter only where the service pushes. The faults of the retry service are looked for
+/// by its own tests.
+const PARTS: [Part; 5] = [
     part("consumer/", "crates/consumer/src", CONSUMER, "Sqs"),
     part("push/consumer/", "crates/consumer/src", CONSUMER, "Push"),
     part("queue/sqs/", "crates/queue-sqs/src", SQS, "Sqs"),
     part("queue/embedded/", "crates/queue-embedded/src", EMBEDDED, "Embedded"),
+    part("retry/", "crates/retry/src", "hostler_retry", OWN_TESTS),
 ];
+
+const OWN_TESTS: &str = "own tests";
 
 const CONSUMER: &str = "hostler_consumer";
 const SQS: &str = "hostler_queue_sqs";
@@ -53,7 +57,7 @@ fn main() {
         "few" => number.is_multiple_of(FAULTS.len().div_ceil(FEW)),
         word => fault.is_named(word),
     };
-    let (mut modules, mut systems) = (String::new(), String::new());
+    let (mut modules, mut systems, mut suites) = (String::new(), String::new(), String::new());
     FAULTS.iter().for_each(check);
     for (number, fault) in FAULTS.iter().enumerate().filter(|(number, fault)| is_meant(*number, fault)) {
         let (part, file) = place(fault);
@@ -62,11 +66,21 @@ fn main() {
         plant(&root(part.folder), &copy, &name, &file, fault);
         let path = copy.join("lib.rs");
         writeln!(modules, "#[allow(warnings)]\n#[path = {path:?}]\nmod {name};").unwrap();
+        if part.kind == OWN_TESTS {
+            let mut tests = Vec::new();
+            open_tests(&copy, &name, &mut tests);
+            // Two instances race in some tests of the stores.
+            tests.retain(|test| !test.contains("::stores::"));
+            writeln!(suites, "    ({number}, vec![{}]),", tests.join(", ")).unwrap();
+            continue;
+        }
         let own = |one: &str| if one == part.name { format!("crate::{name}") } else { one.to_owned() };
         let (names, kind) = ([CONSUMER, SQS, EMBEDDED].map(own).join(", "), part.kind);
         writeln!(systems, "    ({number}, Kind::{kind}, simulation::system!({names})),").unwrap();
     }
-    let list = format!("{modules}\nfn systems() -> Vec<(usize, Kind, System)> {{\n    vec![\n{systems}    ]\n}}\n");
+    let systems = format!("fn systems() -> Vec<(usize, Kind, System)> {{\n    vec![\n{systems}    ]\n}}\n");
+    let suites = format!("fn suites() -> Vec<Suite> {{\n    vec![\n{suites}    ]\n}}\n");
+    let list = format!("{modules}\n{systems}\n{suites}");
     fs::write(out.join("mutants.rs"), list).unwrap();
 }
 
@@ -105,5 +119,49 @@ fn plant(from: &Path, to: &Path, name: &str, file: &Path, fault: &Fault) {
             text = text.replace(fault.old, fault.new);
         }
         fs::write(copy, text.replace("crate::", &format!("crate::{name}::"))).unwrap();
+    }
+}
+
+/// Makes the tests of a copy functions that anybody can call, and lists them. `module`: the path of the folder's module.
+fn open_tests(folder: &Path, module: &str, tests: &mut Vec<String>) {
+    let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        let module = if matches!(stem, "lib" | "mod") { module.to_owned() } else { format!("{module}::{stem}") };
+        if path.is_dir() {
+            open_tests(&path, &module, tests);
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap().replace("#[cfg(test)]\n", "");
+        let (mut open, mut module, mut kind) = (String::new(), module, "");
+        for line in text.lines() {
+            let code = line.trim_start();
+            let name = |begin: &str| code.strip_prefix(begin)?.split('(').next();
+            match (code, kind) {
+                ("#[test]", _) => {
+                    kind = "test";
+                    continue;
+                }
+                _ if code.starts_with("#[tokio::test") => {
+                    kind = "tokio::test";
+                    continue;
+                }
+                (_, "test") => {
+                    let name = name("fn ").unwrap_or_else(|| panic!("{code}"));
+                    tests.push(format!("({name:?}, crate::{module}::{name} as fn())"));
+                }
+                (_, "tokio::test") => {
+                    let name = name("async fn ").unwrap_or_else(|| panic!("{code}"));
+                    tests.push(format!("({name:?}, || in_runtime(crate::{module}::{name}()))"));
+                }
+                ("mod tests {", _) => module.push_str("::tests"),
+                _ => {}
+            }
+            let is_hidden = !kind.is_empty() || code.starts_with("mod ");
+            kind = "";
+            writeln!(open, "{}{line}", if is_hidden { "pub " } else { "" }).unwrap();
+        }
+        fs::write(path, open).unwrap();
     }
 }
