@@ -144,7 +144,10 @@ async fn check_queues(config: &Config) -> Result<()> {
         print(match &consumer.subject {
             None => format!("queue     ok  {}: {}{dead_letters}{see}", consumer.name, consumer.channel),
             Some(subject) => {
-                format!("subject   ok  {}: {}, queue group {}{see}", consumer.name, subject.pattern, subject.queue_group)
+                format!(
+                    "subject   ok  {}: {}, queue group {}{see}",
+                    consumer.name, subject.pattern, subject.queue_group
+                )
             }
         });
     }

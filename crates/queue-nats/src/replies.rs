@@ -119,7 +119,15 @@ mod tests {
             other => panic!("{text}: {other:?}"),
         };
         assert_eq!([delay("-NAK {\"delay\": 30}"), delay("-NAK {\"delay\":0.25}")], [Some(30.0), Some(0.25)]);
-        for none in ["-NAK", "-NAK {\"delay\":0}", "-NAK ", "-NAK {}", "-NAK {\"delay\":-1}", "-NAK {\"delay\":\"x\"}", "-NAK soon"] {
+        for none in [
+            "-NAK",
+            "-NAK {\"delay\":0}",
+            "-NAK ",
+            "-NAK {}",
+            "-NAK {\"delay\":-1}",
+            "-NAK {\"delay\":\"x\"}",
+            "-NAK soon",
+        ] {
             assert_eq!(delay(none), None, "{none}");
         }
         assert_eq!(delay("-NAK {\"delay\":1e300}"), Some(MAX_DELAY.as_secs_f64()));

@@ -107,14 +107,12 @@ impl Connection {
         let (changed, slow) = (Arc::<Notify>::default(), watch::Sender::new(0_u64));
         tokio::spawn(report_drops(slow.subscribe()));
         let notify = Arc::clone(&changed);
-        let options = options
-            .name("hostler retry")
-            .ping_interval(PING)
-            .subscription_capacity(WAITING)
-            .event_callback(move |event| {
+        let options = options.name("hostler retry").ping_interval(PING).subscription_capacity(WAITING).event_callback(
+            move |event| {
                 on_event(&event, &notify, &slow);
                 async {}
-            });
+            },
+        );
         let client = options.connect(servers).await.map_err(|error| error.to_string())?;
         Ok((Self { client, events, link, changed, shown, tasks: JoinSet::new() }, inbox))
     }

@@ -16,9 +16,9 @@ use super::unremoved::Unremoved;
 use super::{Ended, LEASE, MAX_HELD, MoveRequest, Note, Report};
 use crate::identity::Identities;
 use hostler_queue::{Admin, Delivery, Queue, QueueError, Receipt, Receive, Settlement};
-use hostler_types::{BoxFuture, Bucket};
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
+use hostler_types::{BoxFuture, Bucket};
 
 /// Maximum wait of a receive call. Long enough for SQS to query all of its servers.
 const WAIT: Duration = Duration::from_secs(1);
