@@ -498,8 +498,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "takes any reply for an acknowledgement",
         "retry/answer.rs",
-        "\"\" if payload.is_empty() => Reply::End(Answer::Ack),",
-        "text if !text.starts_with(['+', '-']) => Reply::End(Answer::Ack),",
+        "replies::Reply::Other(reason) => Answer::NoAck(reason),",
+        "replies::Reply::Other(_) => Answer::Ack,",
     ),
     fault(
         "loses the headers",
