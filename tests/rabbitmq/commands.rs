@@ -264,6 +264,8 @@ fn the_permissions_that_provision_prints_are_enough() {
         visible(&world, "work-dlq", 1);
         let dropped = world.output(&["dlq", "drop", "work", "--filter", "body~x1", "--yes"]);
         assert_eq!(dropped.code, 0, "{dropped:?}");
+        let counted = world.output(&["queues"]);
+        assert!(counted.code == 0 && counted.stdout.contains("done"), "{counted:?}");
         assert_eq!(host.stop(), 0);
         let refused =
             |line: &&Value| line.to_string().contains("ACCESS_REFUSED") || line.to_string().contains("permissions");

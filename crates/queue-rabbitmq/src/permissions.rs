@@ -36,6 +36,8 @@ pub struct Needs {
     exchanges: BTreeSet<String>,
     /// Queues or exchanges that are sent to.
     sent_to: BTreeSet<String>,
+    /// Queues that commands count the messages of.
+    counted: BTreeSet<String>,
 }
 
 impl Needs {
@@ -48,25 +50,31 @@ impl Needs {
         let ordered = consumed.iter().filter(|spec| spec.ordered).flat_map(|spec| topology::queues(&names, spec));
         let exchanges = consumed.iter().filter_map(|spec| spec.channel.exchange());
         let sent = sent_to.iter().map(|channel| channel.exchange().unwrap_or(channel.queue()));
+        let known = consumed.iter().map(|spec| &spec.channel).chain(sent_to);
+        let counted = known.flat_map(|channel| [channel.queue().to_owned(), channel.dead_letter_queue()]);
         Self {
             queues: queues.collect(),
             turns: ordered.map(|queue| names.turn(&queue.name)).collect(),
             exchanges: exchanges.map(|exchange| names.full(exchange)).collect(),
             sent_to: sent.map(|name| names.full(name)).collect(),
+            counted: counted.map(|name| names.full(&name)).collect(),
             names,
         }
     }
 
     /// Returns what `hostler run` needs if nothing is missing, and the commands that look at messages and move them.
+    ///
+    /// RabbitMQ 4.3 looks up a queue or an exchange only for users who may configure, write to or read from it. What is looked up
+    /// and nothing else has the right that allows the least: to publish to the exchange, or to bind the queue.
     pub fn to_run(&self) -> Permissions {
         let levels = format!("{}[0-9]+", escaped(self.names.ladder()));
-        let looked_up = [self.names.landing(), self.names.ladder_is_complete(), self.names.lost()].into();
+        let looked_up = [self.names.lost(), self.names.ladder_is_complete()].into();
+        let written = all(&[&self.queues, &self.sent_to, &self.counted, &looked_up]);
         Permissions {
             configure: pattern(all(&[&self.turns])),
-            write: pattern(
-                [DEFAULT_EXCHANGE.to_owned(), levels].into_iter().chain(all(&[&self.queues, &self.sent_to])),
-            ),
-            read: pattern(all(&[&self.queues, &self.exchanges, &looked_up])),
+            write: pattern([DEFAULT_EXCHANGE.to_owned(), levels].into_iter().chain(written)),
+            // A host may bind its queues to the exchanges that feed them, and not publish there.
+            read: pattern(all(&[&self.queues, &self.exchanges, &[self.names.landing()].into()])),
         }
     }
 
@@ -74,15 +82,16 @@ impl Needs {
     pub fn to_provision(&self) -> Permissions {
         let ladder = || [format!("{}.+", escaped(self.names.ladder()))];
         let made = [&self.queues, &self.exchanges, &self.sent_to];
+        let written = all(&[&self.queues, &self.exchanges, &self.sent_to, &self.counted]);
         Permissions {
             configure: pattern(ladder().into_iter().chain(all(&made)).chain(all(&[&self.turns]))),
-            write: pattern([DEFAULT_EXCHANGE.to_owned()].into_iter().chain(ladder()).chain(all(&made))),
+            write: pattern([DEFAULT_EXCHANGE.to_owned()].into_iter().chain(ladder()).chain(written)),
             read: pattern(ladder().into_iter().chain(all(&made))),
         }
     }
 }
 
-fn all(sets: &[&BTreeSet<String>]) -> impl Iterator<Item = String> {
+fn all(sets: &[&BTreeSet<String>]) -> impl Iterator<Item = String> + use<> {
     let names: BTreeSet<_> = sets.iter().copied().flatten().map(|name| escaped(name)).collect();
     names.into_iter()
 }
@@ -118,11 +127,10 @@ mod tests {
     fn a_host_creates_nothing_but_the_turn_of_an_ordered_queue() {
         let run = needs(false).to_run();
         assert_eq!(run.configure, "^$");
-        assert_eq!(run.write, r"^(amq\.default|p\.hostler\.delay\.[0-9]+|p\.done|p\.mails|p\.orders|p\.orders-dlq)$");
-        assert_eq!(
-            run.read,
-            r"^(p\.hostler\.delay\.complete|p\.hostler\.delay\.due|p\.hostler\.delay\.lost|p\.orders|p\.orders-dlq|p\.shop)$"
-        );
+        let sent_to = r"p\.done|p\.done-dlq|p\.hostler\.delay\.complete|p\.hostler\.delay\.lost|p\.mails";
+        let queues = r"p\.orders|p\.orders-dlq|p\.x|p\.x-dlq";
+        assert_eq!(run.write, format!(r"^(amq\.default|p\.hostler\.delay\.[0-9]+|{sent_to}|{queues})$"));
+        assert_eq!(run.read, r"^(p\.hostler\.delay\.due|p\.orders|p\.orders-dlq|p\.shop)$");
         assert_eq!(needs(true).to_run().configure, r"^(p\.orders-dlq\.turn|p\.orders\.turn)$");
     }
 
@@ -131,6 +139,15 @@ mod tests {
         let provision = needs(false).to_provision();
         let made = r"p\.hostler\.delay\..+|p\.done|p\.mails|p\.orders|p\.orders-dlq|p\.shop";
         assert_eq!((provision.configure, provision.read), (format!("^({made})$"), format!("^({made})$")));
-        assert_eq!(provision.write, format!(r"^(amq\.default|{made})$"));
+        let written = r"p\.done|p\.done-dlq|p\.mails|p\.orders|p\.orders-dlq|p\.shop|p\.x|p\.x-dlq";
+        assert_eq!(provision.write, format!(r"^(amq\.default|p\.hostler\.delay\..+|{written})$"));
+    }
+
+    /// Commands count the dead letters of every channel that they know.
+    #[test]
+    fn a_queue_that_is_only_counted_is_not_read() {
+        let spec = ChannelSpec { max_receives: None, ..ChannelSpec::new("orders".parse().unwrap()) };
+        let run = Needs::new("", &[spec], &[]).to_run();
+        assert!(run.write.contains("|orders-dlq)") && !run.read.contains("orders-dlq"), "{run:?}");
     }
 }
