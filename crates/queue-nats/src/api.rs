@@ -46,15 +46,6 @@ impl ApiError {
     }
 }
 
-/// Stored message, as the API returns it.
-pub(crate) struct Stored {
-    pub(crate) sequence: u64,
-    /// Time at which the server stored the message, in nanoseconds since 1970.
-    pub(crate) stored_at: u64,
-    pub(crate) subject: String,
-    pub(crate) message: Message,
-}
-
 /// Result of a publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PubAck {
@@ -146,17 +137,12 @@ async fn pages(line: &Line, operation: &str, field: &str) -> Result<Vec<Value>, 
     }
 }
 
-/// Returns the first message of a subject from a sequence number on, from any server that has the stream.
-pub(crate) async fn next(line: &Line, stream: &str, from: u64, subject: &str) -> Result<Option<Stored>, QueueError> {
-    direct(line, stream, &json!({ "seq": from, "next_by_subj": subject })).await
+/// Returns the sequence number of the first message of a subject, from any server that has the stream.
+pub(crate) async fn next(line: &Line, stream: &str, subject: &str) -> Result<Option<u64>, QueueError> {
+    direct(line, stream, &json!({ "seq": 1, "next_by_subj": subject })).await
 }
 
-/// Returns a message by its sequence number.
-pub(crate) async fn by_sequence(line: &Line, stream: &str, sequence: u64) -> Result<Option<Stored>, QueueError> {
-    direct(line, stream, &json!({ "seq": sequence })).await
-}
-
-async fn direct(line: &Line, stream: &str, wanted: &Value) -> Result<Option<Stored>, QueueError> {
+async fn direct(line: &Line, stream: &str, wanted: &Value) -> Result<Option<u64>, QueueError> {
     let what = || format!("read a message of the stream `{stream}`");
     let answer = line.request(&format!("{API}.DIRECT.GET.{stream}"), None, wanted.to_string().into()).await;
     let message = match answer {
@@ -174,8 +160,9 @@ async fn direct(line: &Line, stream: &str, wanted: &Value) -> Result<Option<Stor
         Err(error) => return Err(error.of(&what())),
     };
     match message.status {
-        None => Ok(stored(message)),
-        Some(StatusCode::NOT_FOUND) => Ok(None),
+        // A message may have a status, too: its sender's headers are the server's to store. No refusal names a sequence number.
+        _ if sequence(&message).is_some() => Ok(sequence(&message)),
+        None | Some(StatusCode::NOT_FOUND) => Ok(None),
         Some(status) => {
             let why = message.description.unwrap_or_default();
             Err(QueueError::Unavailable(format!("cannot {}: {status} {why}", what())))
@@ -183,15 +170,10 @@ async fn direct(line: &Line, stream: &str, wanted: &Value) -> Result<Option<Stor
     }
 }
 
-fn stored(message: Message) -> Option<Stored> {
-    let headers = message.headers.as_ref()?;
-    let header = |name: &str| headers.get(name).map(|value| value.as_str());
-    Some(Stored {
-        sequence: header("Nats-Sequence")?.parse().ok()?,
-        stored_at: header("Nats-Time-Stamp").and_then(nanos).unwrap_or_default(),
-        subject: header("Nats-Subject")?.to_owned(),
-        message,
-    })
+/// Returns the sequence number of a message that the server returned. The server appends its headers to those of the sender, which may
+/// have the same names.
+fn sequence(message: &Message) -> Option<u64> {
+    message.headers.as_ref()?.get_last("Nats-Sequence")?.as_str().parse().ok()
 }
 
 /// Returns the sequence number and the body of the last message of a subject, from the stream's leader.
@@ -301,6 +283,24 @@ mod tests {
         assert!(matches!(error(10008, 503), ApiError::Other(QueueError::Unavailable(_))));
         assert!(matches!(error(10039, 503), ApiError::Other(QueueError::Refused(text)) if text.contains("-js")));
         assert!(matches!(error(10052, 400), ApiError::Other(QueueError::Refused(text)) if text.contains("no luck")));
+    }
+
+    #[test]
+    fn a_sender_does_not_choose_the_sequence_number() {
+        let mut headers = HeaderMap::new();
+        headers.append("Nats-Sequence", "1");
+        headers.append("Nats-Sequence", "21");
+        let message = Message {
+            subject: "jobs".into(),
+            reply: None,
+            payload: Bytes::new(),
+            headers: Some(headers),
+            status: None,
+            description: None,
+            length: 0,
+        };
+        assert_eq!(sequence(&message), Some(21));
+        assert_eq!(sequence(&Message { headers: None, ..message }), None);
     }
 
     #[test]

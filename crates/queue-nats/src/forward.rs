@@ -23,6 +23,8 @@ use super::api::{self, PublishError};
 use super::declare::missing;
 use super::envelope::Mail;
 use super::pulls::{End, LONGEST, Pulls, Wanted, request_of};
+use super::queue::Source;
+use super::screening::{Screening, Watched};
 use super::stamp::Stamp;
 
 /// Messages that one request asks for, and their bytes, which are at least the largest message's.
@@ -60,6 +62,7 @@ struct Feed {
     exchange: String,
     queue: String,
     filter: Filter,
+    screening: Screening,
     /// Trouble to get messages from the exchange.
     receiving: Mutex<Trouble>,
     /// Trouble to store them in the queue.
@@ -88,19 +91,28 @@ impl Trouble {
 }
 
 impl Forwarder {
-    /// Prepares to forward the messages of `exchanges` that pass the filter to a queue.
-    pub(crate) fn new(service: Arc<Service>, queue: &str, exchanges: &[String], filter: &Filter) -> Self {
+    /// Prepares to forward the messages of a queue's exchanges that pass its filter.
+    pub(crate) fn new(service: &Arc<Service>, source: &Source) -> Self {
         let feed = |exchange: &String| {
+            let watched = Watched {
+                stream: service.names.exchange(exchange),
+                consumer: source.channel.queue().to_owned(),
+                exchange: Some(exchange.clone()),
+                filter: source.filter.clone(),
+                channel: source.channel.clone(),
+                dead_letters: source.dead_letters.clone(),
+            };
             Arc::new(Feed {
-                service: Arc::clone(&service),
+                service: Arc::clone(service),
                 exchange: exchange.clone(),
-                queue: queue.to_owned(),
-                filter: filter.clone(),
+                queue: source.channel.queue().to_owned(),
+                filter: source.filter.clone(),
+                screening: Screening::new(Arc::clone(service), watched),
                 receiving: Mutex::default(),
                 storing: Mutex::default(),
             })
         };
-        Self { feeds: exchanges.iter().map(feed).collect(), running: Mutex::default() }
+        Self { feeds: source.exchanges.iter().map(feed).collect(), running: Mutex::default() }
     }
 
     /// Begins to forward, unless it has begun.
@@ -188,6 +200,7 @@ impl Feed {
         let wanted = Wanted { messages: BATCH, bytes: Some(BATCH_BYTES.max(2 * line.max_payload())), wait: LONGEST };
         loop {
             if !stop.is_cancelled() {
+                self.screening.before_ask().await?;
                 if let Some((number, body)) = pulls.begin(wanted, Instant::now(), line.losses()) {
                     self.ask(&next, format!("{inbox}.{number}"), &body).await?;
                 }
@@ -221,7 +234,9 @@ impl Feed {
         for message in chunk {
             let stamp = message.reply.as_deref().and_then(Stamp::read);
             match (message.status, stamp, message.reply.clone()) {
-                (None, Some(stamp), Some(reply)) => {
+                // A message may have a status, too: its sender's headers are the server's to store.
+                (_, Some(stamp), Some(reply)) => {
+                    self.screening.saw(stamp.sequence);
                     pulls.message(now);
                     let (names, subject) = (&self.service.names, message.subject.clone());
                     let exchange = Some(&*self.exchange);

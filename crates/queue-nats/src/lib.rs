@@ -9,10 +9,14 @@
 //! | `headers`, `envelope` | messages and copies in NATS's form | none |
 //! | `stamp` | numbers that the server gives to a delivery | none |
 //! | `hand` | the messages in hand: leases, groups, the server's timers | none |
+//! | `frames` | messages that the client library cannot read | none |
 //! | `pulls` | the request for messages that the server has not answered in full | none |
 //! | `connecting` | client options by an address, for the retry service | none |
+//! | `client` | the client of the client library, and its replacement | server |
 //! | `line` | the connection, and requests over it | server |
 //! | `api` | calls of JetStream, in JSON | through `line` |
+//! | `raw` | stored messages with the bytes of their headers | through `api` |
+//! | `screening` | sets messages aside that end the connection | through `api` |
 //! | `declare` | creates streams and consumers, and compares | through `api` |
 //! | `notes` | deliveries that are no attempts | through `api` |
 //! | `send` | messages to queues and exchanges | through `api` |
@@ -27,10 +31,12 @@
 mod acks;
 mod address;
 mod api;
+mod client;
 pub mod connecting;
 mod declare;
 mod envelope;
 mod forward;
+mod frames;
 mod hand;
 mod headers;
 mod line;
@@ -40,8 +46,10 @@ mod notes;
 mod provision;
 mod pulls;
 mod queue;
+mod raw;
 pub mod replies;
 mod requests;
+mod screening;
 mod send;
 mod stamp;
 mod subjects;

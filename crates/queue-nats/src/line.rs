@@ -8,9 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::connection::State;
-use async_nats::{
-    Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind, ServerError,
-};
+use async_nats::{ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind, ServerError};
 use bytes::Bytes;
 use hostler_queue::{Link, QueueError};
 use hostler_types::Backoff;
@@ -20,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Options;
 use super::address::{Address, User};
+use super::client::{Client, Life};
 
 /// Delays before the connection is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
@@ -32,6 +31,9 @@ const CONNECT: Duration = Duration::from_secs(10);
 
 /// Maximum time to wait for an answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Reason for a loss of which nothing is known.
+const UNKNOWN: &str = "it was closed, the server was silent, or it sent a message that the client library cannot read";
 
 /// Refusals that are remembered.
 const MOST_REFUSALS: usize = 64;
@@ -151,7 +153,7 @@ impl Events {
 
     fn disconnected(&self) {
         let error = self.why.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let error = error.unwrap_or_else(|| "it was closed, or the server was silent".to_owned());
+        let error = error.unwrap_or_else(|| UNKNOWN.to_owned());
         let is_new = self.link.send_if_modified(|link| {
             let is_new = !matches!(link, Link::Down { .. });
             if is_new {
@@ -227,24 +229,8 @@ impl Line {
         let address = Address::read(&options.url)?;
         let shown = address.shown();
         let events = Arc::new(Events::new(shown.clone()));
-        let told = Arc::clone(&events);
-        let connecting = settings(options, &address)?
-            .event_callback(move |event| {
-                told.take(&event);
-                std::future::ready(())
-            })
-            .connect(address.servers);
-        let client = connecting.await.map_err(|error| {
-            let text = format!("cannot connect to NATS at {shown}: {}", with_causes(&error));
-            match error.kind() {
-                ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => QueueError::Refused(format!(
-                    "{text}: check the user in queue.nats.url, or the file of queue.nats.credentials or queue.nats.nkey"
-                )),
-                ConnectErrorKind::ServerParse => QueueError::Refused(text),
-                _ => QueueError::Unavailable(text),
-            }
-        })?;
-        Ok(Self { client, address: shown, events })
+        let connector = Connector { options: options.clone(), address, events: Arc::clone(&events) };
+        Ok(Self { client: Client::connect(connector).await?, address: shown, events })
     }
 
     /// Returns the state of the connection, and its changes.
@@ -347,6 +333,54 @@ impl Line {
             Ok(_) | Err(Unanswered::NoResponders | Unanswered::Denied(_)) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Maker of connections.
+pub(crate) struct Connector {
+    options: Options,
+    address: Address,
+    events: Arc<Events>,
+}
+
+impl Connector {
+    /// Connects. The client's events count as soon as its life has begun.
+    ///
+    /// # Errors
+    /// As [`Line::connect`].
+    pub(crate) async fn connect(&self, life: Life) -> Result<async_nats::Client, QueueError> {
+        let events = Arc::clone(&self.events);
+        let connecting = settings(&self.options, &self.address)?
+            .event_callback(move |event| {
+                let (life, events) = (life.clone(), Arc::clone(&events));
+                async move {
+                    life.begun().await;
+                    events.take(&event);
+                }
+            })
+            .connect(self.address.servers.clone());
+        connecting.await.map_err(|error| {
+            let text = format!("cannot connect to NATS at {}: {}", self.events.address, with_causes(&error));
+            match error.kind() {
+                ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => QueueError::Refused(format!(
+                    "{text}: check the user in queue.nats.url, or the file of queue.nats.credentials or queue.nats.nkey"
+                )),
+                ConnectErrorKind::ServerParse => QueueError::Refused(text),
+                _ => QueueError::Unavailable(text),
+            }
+        })
+    }
+
+    /// Notes that a client is connected, and in use.
+    pub(crate) fn began(&self) {
+        self.events.take(&Event::Connected);
+    }
+
+    /// Notes that a client gave up.
+    pub(crate) fn ended(&self) {
+        let why = "its client gave up, over a message that it cannot read";
+        *self.events.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+        self.events.disconnected();
     }
 }
 

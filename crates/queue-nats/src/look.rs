@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use async_nats::Subject;
 use hostler_queue::{Depth, QueueError, no_queue};
 use hostler_types::channel::Channel;
 use hostler_types::message::Message;
 use serde_json::Value;
 
 use super::Service;
-use super::api::{self, Stored};
+use super::api;
 use super::envelope::Mail;
 use super::forward::pending;
 use super::names::CONSUMER;
+use super::raw::{self, RawMessage};
 use super::stamp::Stamp;
 
 /// Callback for each message.
@@ -134,9 +134,9 @@ impl Service {
         feed: Option<(&str, &str)>,
         each: Each<'_>,
     ) -> Result<ControlFlow<()>, QueueError> {
-        while let Some(stored) = api::next(&self.line, stream, from, ">").await? {
-            from = stored.sequence + 1;
-            let message = self.shown(stored, feed.map(|(exchange, _)| exchange));
+        while let Some(stored) = raw::next(&self.line, stream, from, ">").await? {
+            from = stored.sequence.saturating_add(1);
+            let message = self.shown(&stored, feed.map(|(exchange, _)| exchange));
             let is_refused = feed.is_some_and(|(_, queue)| {
                 let known = self.options.consumers.iter().find(|known| known.channel.queue() == queue);
                 known.is_some_and(|known| !known.filter.passes(message.routing_key.as_deref()))
@@ -148,22 +148,12 @@ impl Service {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn shown(&self, stored: Stored, exchange: Option<&str>) -> std::sync::Arc<Message> {
-        let Stored { sequence, stored_at, subject, mut message } = stored;
-        if let Some(headers) = message.headers.take() {
-            let others = headers.iter().filter(|(name, _)| !is_of_the_look((*name).as_ref()));
-            message.headers =
-                Some(others.filter_map(|(name, values)| Some((name.clone(), values.first()?.clone()))).collect());
-        }
-        let stamp = Stamp { sequence, deliveries: 1, stored_at };
-        let subject = Subject::from(subject);
+    fn shown(&self, stored: &RawMessage, exchange: Option<&str>) -> std::sync::Arc<Message> {
+        let stamp = Stamp { sequence: stored.sequence, deliveries: 1, stored_at: stored.stored_at };
+        let message = stored.readable();
+        let subject = message.subject.clone();
         Mail::read(&self.names, message, subject, stamp, exchange, false, SystemTime::now()).message
     }
-}
-
-/// Returns `true` for a header that the server adds to a message that it shows.
-fn is_of_the_look(name: &str) -> bool {
-    ["Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending"].contains(&name)
 }
 
 fn messages(info: &Value) -> u64 {

@@ -88,8 +88,7 @@ pub(crate) struct NatsQueue {
 
 impl NatsQueue {
     pub(crate) fn new(service: Arc<Service>, source: Source) -> Self {
-        let (queue, filter) = (source.channel.queue(), &source.filter);
-        let forwarder = Forwarder::new(Arc::clone(&service), queue, &source.exchanges, filter);
+        let forwarder = Forwarder::new(&service, &source);
         let shared = Arc::new(Shared::new(service, source));
         let mut clock = JoinSet::new();
         clock.spawn(session::watch_clock(Arc::clone(&shared)));
@@ -127,10 +126,10 @@ impl NatsQueue {
         let mut asked = asked;
         while !asked.is_empty() {
             let asking = asked.into_iter().map(|(key, subject)| async move {
-                let first = match api::next(&service.line, stream, 1, &subject).await? {
-                    Some(first) => Some(first.sequence),
-                    // A server that has not yet heard of the message answered. Its leader knows.
-                    None => api::first(&service.line, stream, &subject).await?.or(Some(u64::MAX)),
+                let first = match api::next(&service.line, stream, &subject).await {
+                    Ok(Some(first)) => Some(first),
+                    // A server that has not yet heard of the message answered, or the message has a status. The leader knows.
+                    Ok(None) | Err(_) => api::first(&service.line, stream, &subject).await?.or(Some(u64::MAX)),
                 };
                 Ok::<_, QueueError>((key, first))
             });
@@ -192,6 +191,7 @@ impl NatsQueue {
         if self.holds_enough() {
             return Ok(false);
         }
+        self.shared.screening.before_ask().await?;
         let open = match session.take() {
             Some(open) => open,
             None => Session::open(&self.shared).await?,

@@ -18,6 +18,7 @@ use super::declare::missing;
 use super::envelope::{self, Parcel, Place};
 use super::headers::{ID, NATS_ID};
 use super::line::PATIENCE;
+use super::raw;
 
 /// Delays before a message is tried again whose stream has no leader.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
@@ -203,8 +204,8 @@ async fn sent(
 
 /// Returns the id of a stored message. `None`: it has been removed.
 async fn id_of(service: &Service, stream: &str, sequence: u64) -> Option<String> {
-    let stored = api::by_sequence(&service.line, stream, sequence).await.ok()??;
-    let headers = stored.message.headers.as_ref()?;
+    let stored = raw::next(&service.line, stream, sequence, ">").await.ok()??;
+    let headers = Some(stored).filter(|stored| stored.sequence == sequence)?.readable().headers?;
     headers.get(ID).or_else(|| headers.get(NATS_ID)).map(|id| id.as_str().to_owned())
 }
 

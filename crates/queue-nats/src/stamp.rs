@@ -30,11 +30,24 @@ impl Stamp {
             stored_at: number(3)?,
         })
     }
+
+    /// Returns the subject of an acknowledgement, for a message whose delivery did not come. `delivery`: number of a delivery of the
+    /// consumer that is not behind those of the message.
+    pub(crate) fn reply(self, stream: &str, consumer: &str, delivery: u64) -> String {
+        let Self { sequence, deliveries, stored_at } = self;
+        format!("$JS.ACK.{stream}.{consumer}.{deliveries}.{sequence}.{delivery}.{stored_at}.0")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_subject_that_is_made_is_read() {
+        let stamp = Stamp { sequence: 21, deliveries: 1, stored_at: 1_700_000_000_000_000_001 };
+        assert_eq!(Stamp::read(&stamp.reply("jobs", "hostler", 40)), Some(stamp));
+    }
 
     #[test]
     fn both_forms_are_read() {

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use async_nats::Message;
 use hostler_queue::{LeaseHandle, QueueError};
+use hostler_types::channel::Filter;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -13,6 +14,7 @@ use super::Source;
 use crate::envelope::Mail;
 use crate::hand::{Hand, Handed};
 use crate::pulls::{End, Pulls, request_of};
+use crate::screening::{Screening, Watched};
 use crate::stamp::Stamp;
 use crate::{Service, server_wait};
 
@@ -102,6 +104,7 @@ impl Drop for Receiving<'_> {
 pub(crate) struct Shared {
     pub(super) service: Arc<Service>,
     pub(super) source: Source,
+    pub(super) screening: Screening,
     state: Mutex<SharedState>,
     /// Notified when more may be there to hand out, and when a request ends.
     pub(super) changed: Notify,
@@ -115,7 +118,16 @@ impl Shared {
     pub(super) fn new(service: Arc<Service>, source: Source) -> Self {
         let hand = Hand::new(source.ordered, source.server);
         let state = SharedState::new(hand, Instant::now());
+        let watched = Watched {
+            stream: source.stream.clone(),
+            consumer: source.consumer.clone(),
+            exchange: None,
+            filter: Filter::All,
+            channel: source.channel.clone(),
+            dead_letters: source.dead_letters.clone(),
+        };
         Self {
+            screening: Screening::new(Arc::clone(&service), watched),
             service,
             source,
             state: Mutex::new(state),
@@ -154,8 +166,10 @@ impl Shared {
     /// Takes what came for a request: a message, or a sign of the server.
     pub(super) fn came(&self, message: Message) {
         let stamp = message.reply.as_deref().and_then(Stamp::read);
+        // A message may have a status, too: its sender's headers are the server's to store. No sign has such a subject for answers.
         match (message.status, stamp, message.reply.clone()) {
-            (None, Some(stamp), Some(reply)) => {
+            (_, Some(stamp), Some(reply)) => {
+                self.screening.saw(stamp.sequence);
                 let delivered_after = self.lock().pulls.message(Instant::now());
                 let mail = self.mail(message, stamp);
                 let lost = self.change(|hand| hand.arrived(mail, reply, delivered_after));
