@@ -18,8 +18,10 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
+use crate::nats::{self, wire::Wire};
 use crate::rabbitmq;
 use crate::support::hostler::{Depth, PATIENCE, World, until};
+use crate::support::nats::{Nats, Version};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::{Kind, unique};
 use crate::support::sqs::Aws;
@@ -224,6 +226,25 @@ fn hosts_killed_fifty_times_lose_no_message_rabbitmq() {
     let look = |queue: &str| runtime.block_on(taken(&client, &format!("{prefix}{queue}")));
     killed_many_times(&world, &look, Certain::Nothing);
     runtime.block_on(client.close(200, "".into())).unwrap();
+}
+
+#[test]
+fn hosts_killed_fifty_times_lose_no_message_nats() {
+    let server = Nats::shared(Version::Newest);
+    let mut world = nats::world(server, MARKS);
+    let prefix = format!("{}-", unique("kills"));
+    world.set("HOSTLER_QUEUE__NATS__PREFIX", prefix.clone());
+    world.provision();
+    let url = server.url();
+    let id = |headers: &str| {
+        let value = |name| headers.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        value("Hostler-Id: ").or_else(|| value("Nats-Msg-Id: ")).unwrap()
+    };
+    let look = |queue: &str| {
+        let stored = Wire::to(&url).stored(&format!("{prefix}{queue}"));
+        stored.into_iter().map(|stored| (id(&stored.headers), stored.body)).collect()
+    };
+    killed_many_times(&world, &look, Certain::Acks);
 }
 
 #[test]

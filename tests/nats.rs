@@ -3,10 +3,13 @@
 mod commands;
 mod denials;
 mod driver;
+mod faults;
+mod hostile;
 mod losses;
 mod requests;
 mod subjects;
 mod topology;
+pub mod wire;
 
 use std::time::{Duration, Instant};
 

@@ -78,6 +78,11 @@ impl Nats {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
+    /// Returns the port of the server on the loopback address.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Kills the server, like a power failure. Its data stay.
     pub fn kill(&mut self) {
         kill_process_group(Pid::from_child(&self.keeper), Signal::KILL).unwrap();
@@ -103,6 +108,11 @@ impl Nats {
     /// Lets the server's process go on.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
+    }
+
+    /// Lets the server read its config file again.
+    pub fn reload(&self) {
+        self.signal(Signal::HUP);
     }
 
     fn signal(&self, signal: Signal) {
