@@ -186,6 +186,11 @@ pub(crate) async fn first(line: &Line, stream: &str, subject: &str) -> Result<Op
     Ok(leaders(line, stream, &json!({ "seq": 1, "next_by_subj": subject })).await?.map(|(sequence, _)| sequence))
 }
 
+/// Returns `true` if a stream has a message, from the stream's leader.
+pub(crate) async fn has(line: &Line, stream: &str, sequence: u64) -> Result<bool, QueueError> {
+    Ok(leaders(line, stream, &json!({ "seq": sequence })).await?.is_some())
+}
+
 async fn leaders(line: &Line, stream: &str, wanted: &Value) -> Result<Option<(u64, Vec<u8>)>, QueueError> {
     use base64::Engine as _;
     let found = existing(call(line, &format!("STREAM.MSG.GET.{stream}"), wanted).await)?;

@@ -282,17 +282,17 @@ impl Hand {
         asked
     }
 
-    /// Takes the server's answer: the sequence number of the first message of the group. `None`: it is not known.
-    pub(crate) fn first_of_group(&mut self, key: Key, first: Option<u64>, now: Instant) {
+    /// Takes the server's answer: the number of the first message under the group's subject, and if the message itself is stored.
+    /// The client library reads some subjects as shorter ones, under which the server does not find it.
+    pub(crate) fn first_of_group(&mut self, key: Key, first: Option<u64>, is_stored: bool, now: Instant) {
         let Some(entry) = self.get_mut(key).filter(|entry| entry.is_waiting()) else { return };
-        match first {
-            Some(first) if first == key.sequence => entry.stage = Stage::Ready,
-            // It was acked elsewhere.
-            Some(first) if first > key.sequence => drop(self.entries.remove(&key.sequence)),
-            _ => {
-                let looks = if let Stage::Held(looks, _) = entry.stage { looks + 1 } else { 0 };
-                entry.stage = Stage::Held(looks, now + AGAIN.ceiling(looks));
-            }
+        if first.is_some_and(|first| first < key.sequence) {
+            let looks = if let Stage::Held(looks, _) = entry.stage { looks + 1 } else { 0 };
+            entry.stage = Stage::Held(looks, now + AGAIN.ceiling(looks));
+        } else if is_stored {
+            entry.stage = Stage::Ready;
+        } else {
+            self.entries.remove(&key.sequence); // It was acked elsewhere.
         }
     }
 

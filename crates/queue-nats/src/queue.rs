@@ -25,8 +25,8 @@ use crate::Service;
 use crate::api;
 use crate::declare::missing;
 use crate::forward::Forwarder;
-use crate::hand::{Hand, Handed};
-use crate::line::{Unanswered, Watch};
+use crate::hand::{Hand, Handed, Key};
+use crate::line::{Line, Unanswered, Watch};
 use crate::pulls::LONGEST;
 
 /// Limits of this driver.
@@ -126,17 +126,12 @@ impl NatsQueue {
         let mut asked = asked;
         while !asked.is_empty() {
             let asking = asked.into_iter().map(|(key, subject)| async move {
-                let first = match api::next(&service.line, stream, &subject).await {
-                    Ok(Some(first)) => Some(first),
-                    // A server that has not yet heard of the message answered, or the message has a status. The leader knows.
-                    Ok(None) | Err(_) => api::first(&service.line, stream, &subject).await?.or(Some(u64::MAX)),
-                };
-                Ok::<_, QueueError>((key, first))
+                Ok::<_, QueueError>((key, first_of_group(&service.line, stream, key, &subject).await?))
             });
             let answers: Vec<_> = join_all(asking).await.into_iter().collect::<Result<_, _>>()?;
             let now = Instant::now();
             asked = shared.change(|hand| {
-                answers.iter().for_each(|(key, first)| hand.first_of_group(*key, *first, now));
+                answers.iter().for_each(|(key, first)| hand.first_of_group(*key, first.0, first.1, now));
                 hand.sort(now)
             });
         }
@@ -362,6 +357,20 @@ impl NatsQueue {
             }
         }
     }
+}
+
+/// Returns the number of the first message under the subject of a message's group, and if the message itself is stored.
+async fn first_of_group(line: &Line, stream: &str, key: Key, subject: &str) -> Result<(Option<u64>, bool), QueueError> {
+    let first = match api::next(line, stream, subject).await {
+        Ok(Some(first)) => Some(first),
+        // A server that has not yet heard of the message answered, or the message has a status. The leader knows.
+        Ok(None) | Err(_) => api::first(line, stream, subject).await?,
+    };
+    let is_stored = match first {
+        Some(first) if first <= key.sequence => first == key.sequence,
+        _ => api::has(line, stream, key.sequence).await?,
+    };
+    Ok((first, is_stored))
 }
 
 #[async_trait]

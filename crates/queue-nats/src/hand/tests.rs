@@ -115,23 +115,37 @@ fn one_message_of_a_group_at_a_time_and_only_the_first_stored() {
     let asked: Vec<_> = hand.sort(now).into_iter().map(|(key, _)| key).collect();
     assert_eq!(asked.iter().map(|key| key.sequence).collect::<Vec<_>>(), [2, 3]);
     // Another host has the first of group `a`.
-    hand.first_of_group(asked[0], Some(1), now);
-    hand.first_of_group(asked[1], Some(3), now);
+    hand.first_of_group(asked[0], Some(1), false, now);
+    hand.first_of_group(asked[1], Some(3), true, now);
     assert_eq!(sequences(&hand.ready(10)), [3]);
     assert!(hand.sort(now).is_empty(), "both groups wait");
     assert_eq!(hand.next_look(), Some(now + AGAIN.first));
     let (receipt, _) = hand.lease(asked[1], LEASE, now).unwrap();
     let again = now + AGAIN.first;
     assert_eq!(hand.sort(again).len(), 1, "group `a` is looked at again");
-    hand.first_of_group(asked[0], Some(1), again);
+    hand.first_of_group(asked[0], Some(1), false, again);
     assert_eq!(hand.next_look(), Some(again + 2 * AGAIN.first), "less often");
     let (handed, _) = hand.settle(&receipt, now).unwrap();
     hand.removed(handed.key);
     let next: Vec<_> = hand.sort(now).into_iter().map(|(key, _)| key.sequence).collect();
     assert_eq!(next, [5], "the next of group `b`");
     // It was acked by a host that got it before.
-    hand.first_of_group(Key { sequence: 5, deliveries: 1 }, Some(9), now);
+    let last = Key { sequence: 5, deliveries: 1 };
+    hand.first_of_group(last, Some(9), false, now);
     assert_eq!(hand.waiting().0, 2);
+}
+
+/// The client library leaves out white space at the end of a subject.
+#[test]
+fn a_message_that_is_stored_under_another_subject_than_it_came_with_is_handed_out() {
+    let now = Instant::now();
+    for first in [None, Some(9)] {
+        let mut hand = Hand::new(true, SERVER);
+        arrive(&mut hand, 5, 1, "a", now);
+        let key = hand.sort(now)[0].0;
+        hand.first_of_group(key, first, true, now);
+        assert_eq!(sequences(&hand.ready(1)), [5], "{first:?}");
+    }
 }
 
 #[test]
