@@ -36,15 +36,12 @@ Examples:
   hostler send orders --body '{\"id\": 7}' --attr locale=de
   hostler send uploads.thumbnails --file picture.jpg --routing-key MOBILE.ios
   hostler send orders --lines --file orders.jsonl
-  hostler send --subject webhooks.a --request --fallback retry --body '{\"id\": 7}'
+  hostler send --subject webhooks.a --request --fallback retry --file view.json
 
 Prints the message's id once it is durably in the queue. A message to <exchange>.<queue> goes to every subscribed \
     queue whose filter passes its routing key. With --lines, Ctrl-C finishes the current batch, prints the number of \
-    sent lines, and exits with 1.
-
-With --subject and --request, each message is a request on NATS, and prints its fate: accepted by a receiver, handed to the \
-    retry service, or failed. A message that a receiver refuses for good fails. So does one that nobody acknowledges, if there \
-    is no --fallback. After a failure, the exit code is 1.";
+    sent lines, and exits with 1. With --subject, prints the fate of each message: accepted, handed to the retry service, \
+    or failed, which exits with 1.";
 
 /// Send a message, or one per line of the input
 #[derive(Debug, clap::Args)]
@@ -55,22 +52,22 @@ pub(super) struct Args {
     channel: Option<Channel>,
     #[command(flatten)]
     body: BodyArgs,
-    /// Send one message per line of the input; skip blank lines
+    /// Send one message per line that is not blank
     #[arg(long)]
     lines: bool,
-    /// The routing key that the filters of subscribed queues match
+    /// The routing key that the filters of queues match
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     routing_key: Option<String>,
     /// An attribute; may be given up to 10 times
     #[arg(long, value_name = "NAME=VALUE", value_parser = source::attribute)]
     attr: Vec<(String, String)>,
-    /// Deliver no sooner than this from now; at most 13d. Beyond 15m on SQS, at most the `longest_delay` of its consumer
+    /// Deliver no sooner than this from now; at most 13d, on SQS 15m or the `longest_delay` of its consumer
     #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration::parse)]
     delay: Duration,
-    /// The FIFO group, on an ordered channel. On SQS, also the group of a fair queue
+    /// The FIFO group, or on SQS that of a fair queue
     #[arg(long, value_name = "GROUP", allow_hyphen_values = true)]
     group: Option<String>,
-    /// Drop the message if one with this key was sent in the last 5 minutes. Refused on RabbitMQ, which drops no duplicates
+    /// Drop it if one with this key was sent in the last 5 minutes; not on RabbitMQ
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with = "lines")]
     dedupe: Option<String>,
     #[command(flatten)]

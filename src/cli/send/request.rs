@@ -26,17 +26,17 @@ const AT_ONCE: usize = 64;
 /// Arguments for requests.
 #[derive(Debug, clap::Args)]
 pub(super) struct RequestArgs {
-    /// Send to this subject of NATS in place of a channel; needs --request. Attributes are headers
+    /// A subject of NATS in place of a channel
     #[arg(long, value_name = "SUBJECT", value_parser = subject, requires = "request")]
     #[arg(conflicts_with_all = ["channel", "routing_key", "delay", "group", "dedupe"])]
     subject: Option<String>,
     /// Wait until a receiver acknowledges each message
     #[arg(long, requires = "subject")]
     request: bool,
-    /// The longest wait for an answer, counted anew while the receiver reports to be working
+    /// The longest wait for an answer
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse, requires = "subject")]
     timeout: Duration,
-    /// The subject of a retry service, which takes what nobody acknowledges
+    /// The subject of a retry service for the rest
     #[arg(long, value_name = "SUBJECT", value_parser = subject, requires = "subject")]
     fallback: Option<String>,
 }
