@@ -2,6 +2,8 @@
 //!
 //! The client library connects again after a loss. Leases live on the server, so they survive that.
 
+mod proof;
+
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -96,10 +98,10 @@ struct Alerts {
 }
 
 impl Alerts {
-    /// Notes a refusal. Returns `false` if the same one came a short time ago.
+    /// Notes a refusal. Returns `false` if nobody needs to know: the same one came a short time ago, or it is a proof.
     fn refuse(&mut self, error: &str, now: Instant) -> bool {
         let is_old = |(at, text): &(Instant, String)| now.saturating_duration_since(*at) >= REMINDER || text != error;
-        let is_new = self.refusals.iter().all(is_old);
+        let is_new = !proof::is_refused(error) && self.refusals.iter().all(is_old);
         self.refusals.truncate(MOST_REFUSALS - 1);
         self.refusals.push_front((now, error.to_owned()));
         is_new
@@ -324,16 +326,6 @@ impl Line {
             _ => Unanswered::Failed(with_causes(&error)),
         })
     }
-
-    /// Makes sure that the server answers: it says at once that nobody listens on a new subject, or refuses the subject. All that
-    /// it sent before has come when this returns.
-    pub(crate) async fn prove(&self, patience: Duration) -> Result<(), Unanswered> {
-        let subject = format!("{}.proof", self.client.new_inbox());
-        match self.request_within(patience, &subject, None, Bytes::new()).await {
-            Ok(_) | Err(Unanswered::NoResponders | Unanswered::Denied(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
 }
 
 /// Maker of connections.
@@ -494,5 +486,7 @@ mod tests {
         assert!(alerts.refuse("a", now + REMINDER));
         (0..1000).for_each(|_| _ = alerts.refuse("c", now));
         assert_eq!(alerts.refusals.len(), MOST_REFUSALS);
+        assert!(!alerts.refuse("Permissions Violation for Publish to \"_INBOX.x.proof\"", now), "it is asked for");
+        assert!(alerts.refusal(&["_INBOX.x.proof"], now).is_some());
     }
 }
