@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::ServerAddr;
-use hostler_queue::{Broker, ChannelSpec, Queue, QueueError, Receive, Settlement, SubjectSpec};
+use hostler_queue::request::Terms;
+use hostler_queue::{Broker, ChannelSpec, Queue, QueueError, Receive, Request, SendError, Settlement, SubjectSpec};
 use hostler_queue_nats::{NatsBroker, Options};
 use tempfile::NamedTempFile;
 use tokio::time::{Instant, sleep};
@@ -85,6 +86,35 @@ async fn a_user_who_may_not_listen_on_a_subject_is_told_so() {
         let queue = server.broker("limited").await.open(&listener("hooks.a")).await.unwrap();
         let error = refusal(&queue).await;
         assert!(is_denial(&error, "hooks.a"), "{version:?}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_send_to_a_subject_is_told_so_at_once() {
+    for version in Version::ALL {
+        let server = Limited::start(version, "publish: { deny: [\"hooks.>\"] }").await;
+        let (broker, begun) = (server.broker("limited").await, Instant::now());
+        let request = Request { subject: "hooks.a".to_owned(), message: text("x"), terms: Terms::default() };
+        let timeout = request.terms.timeout;
+        let error = broker.request(request).await.unwrap_err();
+        let is_told = |text: &String| text.contains("hooks.a") && text.contains("permissions of the user");
+        assert!(
+            matches!(&error, SendError::Queue(QueueError::Unavailable(text)) if is_told(text)),
+            "{version:?}: {error:?}"
+        );
+        assert!(begun.elapsed() < timeout / 2, "{version:?}: {:?}", begun.elapsed());
+    }
+}
+
+/// Nothing comes for it: the server refuses the subject for the answer, not the one that is asked.
+#[tokio::test]
+async fn a_user_without_an_inbox_may_listen_on_a_subject() {
+    for version in Version::ALL {
+        let server = Limited::start(version, "publish: [\">\"], subscribe: [\"hooks.>\"]").await;
+        let queue = server.broker("limited").await.open(&listener("hooks.*")).await.unwrap();
+        let request = Receive { max: 1, wait: Duration::ZERO, lease: LONG };
+        let none = queue.receive(request, &CancellationToken::new()).await;
+        assert!(none.as_ref().is_ok_and(Vec::is_empty), "{version:?}: {none:?}");
     }
 }
 

@@ -9,15 +9,15 @@ use async_nats::{HeaderMap, HeaderValue, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use hostler_queue::request::{Terms, check_subject};
-use hostler_queue::{Link, QueueError, Request, Requested, SendError};
-use hostler_types::message::{Invalid, MAX_ATTRIBUTES};
+use hostler_queue::{QueueError, Request, Requested, SendError};
+use hostler_types::message::{Invalid, MAX_ATTRIBUTES, MAX_DELAY};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
 use super::OWN_HEADERS;
 use super::headers::{self, ID};
-use super::line::Line;
+use super::line::{Line, Unanswered, Watch};
 use super::replies::{self, ERROR, RETRY_AFTER, Reply};
 
 /// Header with the wait before the first delivery, which the retry service reads.
@@ -25,6 +25,9 @@ const DELAY: &str = "Hostler-Delay";
 
 /// Wait before the retry service is asked again, if it does not name one.
 const BUSY: Duration = Duration::from_secs(1);
+
+/// Longest wait for an answer. The clock has no end of any longer one.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// A message on its way.
 #[derive(Debug, Clone)]
@@ -96,7 +99,8 @@ impl Kept {
         };
         let wait = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
         match wait {
-            Some(wait) => Self::Later(wait.max(BUSY), error.to_owned()),
+            // Anybody may have written the number.
+            Some(wait) => Self::Later(wait.clamp(BUSY, MAX_DELAY), error.to_owned()),
             None => Self::Not(error.to_owned()),
         }
     }
@@ -113,13 +117,14 @@ pub(crate) async fn request(line: &Line, request: Request) -> Result<Requested, 
     let mut headers = headers::of(&message.attributes);
     headers.insert(ID, id.as_str());
     let parcel = Parcel { headers, body: message.body.into() };
-    line.up(Instant::now() + terms.timeout).await?;
-    let (why, delay) = match deliver(line, &subject, parcel.clone(), terms.timeout).await {
+    let Terms { timeout, fallback } = terms;
+    let timeout = timeout.min(LONGEST);
+    line.up(Instant::now() + timeout).await?;
+    let (why, delay) = match deliver(line, &subject, parcel.clone(), timeout).await {
         Ok(()) => return Ok(Requested::Accepted { id }),
         Err(Miss::ForNow { why, delay }) => (why, delay),
         Err(Miss::ForGood(why)) => return Err(QueueError::Refused(why).into()),
     };
-    let Terms { timeout, fallback } = terms;
     let Some(fallback) = fallback else { return Err(QueueError::Unavailable(why).into()) };
     let place = format!("{fallback}.{subject}");
     match hand_over(line, &place, with_delay(parcel, delay), timeout).await {
@@ -150,7 +155,7 @@ async fn deliver(line: &Line, subject: &str, parcel: Parcel, timeout: Duration) 
             let header = |name: &str| message.headers.as_ref()?.get(name).map(HeaderValue::as_str);
             replies::read(&message.payload, message.status.map(|status| status.as_u16()), header)
         };
-        let reply = next(line, &mut answers, deadline).await.map(read);
+        let reply = answers.next(deadline).await.map(read);
         let reply = reply.map_err(|why| Miss::for_now(why.unwrap_or_else(|| unanswered(timeout))))?;
         if Miss::of(reply)? {
             return Ok(());
@@ -169,7 +174,7 @@ async fn hand_over(line: &Line, place: &str, parcel: Parcel, timeout: Duration) 
             let header = |name: &str| message.headers.as_ref()?.get(name).map(HeaderValue::as_str);
             Kept::read(&message.payload, message.status.map(|status| status.as_u16()), header)
         };
-        let answer = next(line, &mut answers, deadline).await.map(read);
+        let answer = answers.next(deadline).await.map(read);
         match answer.map_err(|why| why.unwrap_or_else(|| unanswered(timeout)))? {
             Kept::As(id) => return Ok(id),
             Kept::Later(wait, why) if Instant::now() + wait >= deadline => return Err(why),
@@ -184,16 +189,17 @@ fn unanswered(timeout: Duration) -> String {
 }
 
 /// Publishes a message with an inbox for the answers.
-async fn publish(line: &Line, subject: &str, parcel: Parcel) -> Result<Subscriber, Miss> {
+async fn publish(line: &Line, subject: &str, parcel: Parcel) -> Result<Answers, Miss> {
+    let watch = line.watch();
     if let Some(why) = line.is_down() {
         return Err(Miss::for_now(why));
     }
     let inbox = line.client.new_inbox();
-    let answers = line.client.subscribe(inbox.clone()).await.map_err(|error| Miss::for_now(error.to_string()))?;
+    let messages = line.client.subscribe(inbox.clone()).await.map_err(|error| Miss::for_now(error.to_string()))?;
     let Parcel { headers, body } = parcel;
-    let sent = line.client.publish_with_reply_and_headers(subject.to_owned(), inbox, headers, body).await;
+    let sent = line.client.publish_with_reply_and_headers(subject.to_owned(), inbox.clone(), headers, body).await;
     match sent {
-        Ok(()) => Ok(answers),
+        Ok(()) => Ok(Answers { messages, needs: [subject.to_owned(), inbox], watch }),
         Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
             Err(Miss::ForGood(format!("it is larger than the server takes: {error}")))
         }
@@ -201,24 +207,37 @@ async fn publish(line: &Line, subject: &str, parcel: Parcel) -> Result<Subscribe
     }
 }
 
-/// Waits for the next answer. `Err(None)`: none came in time. `Err(Some(_))`: none can come any more.
-async fn next(line: &Line, answers: &mut Subscriber, deadline: Instant) -> Result<async_nats::Message, Option<String>> {
-    let mut link = line.link();
-    let lost = async {
-        match link.wait_for(|link| matches!(link, Link::Down { .. })).await.as_deref() {
-            Ok(Link::Down { why, .. }) => why.clone(),
-            _ => "the connection to NATS is lost".to_owned(),
+/// Answers to a request.
+struct Answers {
+    messages: Subscriber,
+    /// Subjects that the user must be allowed to use.
+    needs: [String; 2],
+    watch: Watch,
+}
+
+impl Answers {
+    /// Waits for the next answer. `Err(None)`: none came in time. `Err(Some(_))`: none can come any more.
+    async fn next(&mut self, deadline: Instant) -> Result<async_nats::Message, Option<String>> {
+        let needs = self.needs.each_ref().map(String::as_str);
+        tokio::select! {
+            // An answer that has come counts.
+            biased;
+            answer = timeout_at(deadline, self.messages.next()) => match answer {
+                Ok(Some(answer)) => Ok(answer),
+                Ok(None) => Err(Some("the connection to NATS is closed".to_owned())),
+                Err(_) => Err(None),
+            },
+            fault = self.watch.fault(&needs) => Err(Some(told(fault))),
         }
-    };
-    tokio::select! {
-        // An answer that has come counts.
-        biased;
-        answer = timeout_at(deadline, answers.next()) => match answer {
-            Ok(Some(answer)) => Ok(answer),
-            Ok(None) => Err(Some("the connection to NATS is closed".to_owned())),
-            Err(_) => Err(None),
-        },
-        why = lost => Err(Some(why)),
+    }
+}
+
+/// Returns the reason why no answer can come, for people.
+fn told(fault: Unanswered) -> String {
+    match fault {
+        Unanswered::Denied(why) => format!("NATS refuses it: {why}: check the permissions of the user"),
+        Unanswered::NoResponders => "nobody listens to the subject".to_owned(),
+        Unanswered::TooLarge(why) | Unanswered::Failed(why) => why,
     }
 }
 
@@ -251,6 +270,8 @@ mod tests {
         }
         let full = [(ERROR, "the store is full"), (replies::ERROR_CODE, "503"), (RETRY_AFTER, "5")];
         assert_eq!(read("", &full), Kept::Later(Duration::from_secs(5), "the store is full".to_owned()));
+        let never = [(ERROR, "x"), (RETRY_AFTER, "18446744073709551615")];
+        assert_eq!(read("", &never), Kept::Later(MAX_DELAY, "x".to_owned()), "the clock has no such time");
         assert_eq!(read("{\"id\":\"7\"}", &full[..1]), Kept::Not("the store is full".to_owned()));
         let nobody = Kept::read(b"", Some(503), |_| None);
         assert!(matches!(nobody, Kept::Not(why) if why.contains("is `hostler retry` running")));
