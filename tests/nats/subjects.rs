@@ -135,6 +135,24 @@ fn a_message_without_a_reply_subject_is_handled_in_silence() {
     assert_eq!(host.stop(), 0);
 }
 
+/// The server lets a sender name any subject for the answer, and hostler's user may use more subjects than the sender.
+#[test]
+fn no_answer_is_a_command_to_the_server() {
+    let server = Nats::shared(Version::Newest);
+    let sender = Sender::of(server);
+    let world = world(server, &sender.config(""));
+    let mut host = listening(&world, &sender);
+    let (subject, command) = (format!("{}.a", sender.root), format!("$JS.ACK.{}", sender.root));
+    let mut commands = sender.runtime.block_on(sender.client.subscribe(command.clone())).unwrap();
+    sender.runtime.block_on(sender.client.publish_with_reply(subject, command, "ack".into())).unwrap();
+    assert_eq!(sender.answer("ack"), "+ACK");
+    host.settled(3);
+    assert_eq!(sender.answer("ack"), "+ACK", "it comes behind all earlier ones");
+    let command = sender.runtime.block_on(async { timeout(Duration::ZERO, commands.next()).await });
+    assert!(command.is_err(), "{command:?}");
+    assert_eq!(host.stop(), 0);
+}
+
 #[test]
 fn receivers_of_a_group_share_the_requests() {
     let server = Nats::shared(Version::Middle);

@@ -23,7 +23,7 @@
 //! | `queue` | receives; `queue/session` takes messages, `queue/settle` settles; all by `queue/shared` | server |
 //! | `replies` | answers of receivers to requests | none |
 //! | `requests` | messages to subjects, which a receiver acknowledges | server |
-//! | `subjects` | subjects whose requests are answered, without a stream | server |
+//! | `subjects` | subjects whose requests are answered, without a stream; `subjects/desk` keeps the requests | server |
 //! | `forward` | messages of exchanges to their queues | server |
 //! | `look` | counts, names and stored messages | through `api` |
 //! | `provision` | plans, findings | through `declare` |

@@ -3,100 +3,37 @@
 //! The server keeps nothing: a request that nobody answers in time is its sender's to repeat. So a lease is only the time in which
 //! this process answers, and nothing is sent after its end.
 
-use std::collections::{HashMap, VecDeque};
+mod desk;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_nats::{Message as NatsMessage, Subject, Subscriber};
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use hostler_queue::{
-    Delivery, LeaseError, LeaseHandle, Limits, MAX_REASON, Origin, Queue, QueueError, Receipt, Receive, Settlement,
-    SubjectSpec, Unsettled,
+    Delivery, LeaseError, LeaseHandle, Limits, MAX_REASON, Origin, Queue, QueueError, Receive, Settlement, SubjectSpec,
+    Unsettled,
 };
-use hostler_types::message::{Message, TraceContext};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
+use self::desk::{Asked, Desk, asked};
 use super::acks::{DONE, PROGRESS};
-use super::headers::{self, ID, NATS_ID};
 use super::line::{Line, PATIENCE, Unanswered};
 use super::queue::LIMITS;
 use super::{SYSTEM, Service};
 
-/// Header with the number of the attempt, from 1 on.
-const ATTEMPT: &str = "Hostler-Attempt";
-
-/// Number of messages after which a subscription is to end, of more digits than servers read. They end it at once, while the client
-/// library still takes what is on its way; when told to end it without a number, it drops that. A server that read the number would
-/// only send more before the subscription ends for good.
+/// Number of messages after which a subscription is to end. Servers read at most nine digits, and take a longer number for none: the
+/// subscription ends at once. The client library reads it, so it goes on to take what is on its way. It has no other way to end a
+/// subscription without dropping that. A server that reads the number only sends more before the subscription ends for good.
 const MORE_THAN_SERVERS_COUNT: u64 = 9_999_999_999;
 
 /// Maximum time to wait for requests that are on their way when the subscription ends.
 const CLOSING: Duration = Duration::from_secs(5);
-
-/// A request in hand.
-#[derive(Debug)]
-struct Asked {
-    message: Arc<Message>,
-    attempt: u32,
-    /// Subject for the answer. `None`: the sender wants none.
-    reply: Option<Subject>,
-}
-
-/// Requests in this process.
-#[derive(Debug, Default)]
-struct Desk {
-    waiting: VecDeque<Asked>,
-    /// Requests that are handed out, with the subjects for their answers and the ends of their leases.
-    leased: HashMap<u64, (Option<Subject>, Instant)>,
-    next: u64,
-}
-
-impl Desk {
-    fn hand_out(&mut self, max: usize, lease: Duration, now: Instant) -> Vec<Delivery> {
-        self.leased.retain(|_, (_, until)| *until > now);
-        let count = max.min(self.waiting.len());
-        let taken: Vec<_> = self.waiting.drain(..count).collect();
-        let lease = |Asked { message, attempt, reply }: Asked| {
-            self.next += 1;
-            self.leased.insert(self.next, (reply, now + lease));
-            let receipt = Receipt::new(self.next.to_string());
-            Delivery { message, receipt, attempt, leased_at: now, not_before: None }
-        };
-        taken.into_iter().map(lease).collect()
-    }
-
-    /// Returns the number of a lease that has not ended, and the subject for answers.
-    fn leased(&mut self, lease: &LeaseHandle, now: Instant) -> Result<(u64, Option<Subject>), LeaseError> {
-        let number = lease.as_str().parse().map_err(|_| ended())?;
-        let (reply, until) = self.leased.get(&number).ok_or_else(ended)?;
-        if *until <= now {
-            self.leased.remove(&number);
-            return Err(ended());
-        }
-        Ok((number, reply.clone()))
-    }
-
-    /// Takes a lease that has not ended out, to answer its request.
-    fn settle(&mut self, lease: &LeaseHandle, now: Instant) -> Result<(u64, (Option<Subject>, Instant)), LeaseError> {
-        let (number, _) = self.leased(lease, now)?;
-        self.leased.remove(&number).map(|lease| (number, lease)).ok_or_else(ended)
-    }
-
-    /// Returns `true` if there are more requests than `slots`.
-    fn is_full(&self, slots: usize, now: Instant) -> bool {
-        let running = self.leased.values().filter(|(_, until)| *until > now).count();
-        self.waiting.len() + running > slots
-    }
-}
-
-fn ended() -> LeaseError {
-    LeaseError::Lost("it has ended, or the request was answered".to_owned())
-}
 
 /// State that the queue shares with its subscription's task.
 struct SharedDesk {
@@ -238,13 +175,15 @@ impl SubjectQueue {
                 return Ok(taken);
             }
             let since = self.listen().await?;
-            if Instant::now() >= deadline {
+            let now = Instant::now();
+            if now >= deadline {
                 self.line().prove(PATIENCE).await.map_err(|error| error.of(&what()))?;
                 return Ok(self.take(request));
             }
+            let slot_at = self.shared.lock().next_end(now);
             tokio::select! {
                 () = changed => {}
-                () = sleep_until(deadline) => {}
+                () = sleep_until(slot_at.map_or(deadline, |at| at.min(deadline))) => {}
                 fault = watch.fault_since(since, &needs) => {
                     if matches!(fault, Unanswered::Denied(_)) {
                         // The next receive tries again.
@@ -272,6 +211,14 @@ impl SubjectQueue {
         flushed
             .map_err(|_| LeaseError::Retry("NATS takes no answer".to_owned()))?
             .map_err(|error| LeaseError::Retry(error.to_string()))
+    }
+
+    async fn extend_one(&self, lease: &LeaseHandle, by: Duration) -> Result<(), LeaseError> {
+        let now = Instant::now();
+        let (_, reply) = self.shared.lock().leased(lease, now)?;
+        self.answer(reply, PROGRESS.to_owned()).await?;
+        // The answer may have taken longer than the lease.
+        self.shared.lock().extend(lease, now + by, Instant::now())
     }
 
     async fn settle_one(&self, settlement: &Settlement) -> Result<(), LeaseError> {
@@ -304,25 +251,6 @@ fn again_after(delay: Duration) -> String {
     format!("-NAK {{\"delay\":{}}}", delay.as_secs_f64())
 }
 
-/// Reads a request.
-fn asked(message: NatsMessage) -> Asked {
-    let NatsMessage { subject, reply, payload, headers, .. } = message;
-    let headers = headers.unwrap_or_default();
-    let word = |name: &str| headers.get(name).map(|value| value.as_str());
-    let attempt = word(ATTEMPT).and_then(|text| text.trim().parse().ok()).unwrap_or(1).max(1);
-    let mut attributes = headers::attributes(&headers);
-    attributes.remove(ATTEMPT);
-    let id = word(ID).or_else(|| word(NATS_ID)).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
-    let message = Message {
-        trace: TraceContext::of(&attributes).map(Arc::new),
-        attributes,
-        enqueued_at: SystemTime::now(),
-        routing_key: Some(subject.to_string()),
-        ..Message::new(id, payload)
-    };
-    Asked { message: Arc::new(message), attempt, reply }
-}
-
 #[async_trait]
 impl Queue for SubjectQueue {
     fn limits(&self) -> Limits {
@@ -353,75 +281,35 @@ impl Queue for SubjectQueue {
     }
 
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
-        let mut results = Vec::new();
-        for lease in leases {
-            let now = Instant::now();
-            let leased = self.shared.lock().leased(lease, now);
-            results.push(match leased {
-                Ok((number, reply)) => self.answer(reply, PROGRESS.to_owned()).await.map(|()| {
-                    if let Some((_, until)) = self.shared.lock().leased.get_mut(&number) {
-                        *until = now + by;
-                    }
-                }),
-                Err(error) => Err(error),
-            });
-        }
-        results
+        join_all(leases.iter().map(|lease| self.extend_one(lease, by))).await
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
-        let mut results = Vec::new();
-        for settlement in batch {
-            let settled = self.settle_one(&settlement).await;
-            results.push(settled.map_err(|error| Unsettled { settlement, error }));
-        }
-        results
+        let settled = join_all(batch.iter().map(|settlement| self.settle_one(settlement))).await;
+        let unsettled = |(settlement, result): (Settlement, Result<(), LeaseError>)| {
+            result.map_err(|error| Unsettled { settlement, error })
+        };
+        batch.into_iter().zip(settled).map(unsettled).collect()
     }
 
     async fn rest(&self) {
         self.close().await;
         let waiting = std::mem::take(&mut self.shared.lock().waiting);
-        for Asked { reply, .. } in waiting {
+        let answering = waiting.into_iter().map(|Asked { reply, .. }| async move {
             if let Err(error) = self.answer(reply, again_after(Duration::ZERO)).await {
                 tracing::debug!(%error, "the sender of a request has to wait until its time is over");
             }
-        }
+        });
+        join_all(answering).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use async_nats::HeaderMap;
+    use hostler_queue::Receipt;
+    use hostler_types::message::Message;
 
     use super::*;
-
-    fn request(reply: Option<&str>, attempt: Option<&str>) -> NatsMessage {
-        let mut headers = HeaderMap::new();
-        headers.insert("tenant", "7");
-        if let Some(attempt) = attempt {
-            headers.insert(ATTEMPT, attempt);
-        }
-        NatsMessage {
-            subject: "webhooks.a".into(),
-            reply: reply.map(Into::into),
-            payload: "body".into(),
-            headers: Some(headers),
-            status: None,
-            description: None,
-            length: 0,
-        }
-    }
-
-    #[test]
-    fn a_request_becomes_a_message_with_its_subject_and_its_attempt() {
-        let first = asked(request(Some("inbox"), None));
-        assert_eq!((first.attempt, first.message.routing_key.as_deref()), (1, Some("webhooks.a")));
-        assert_eq!(first.message.attributes.keys().collect::<Vec<_>>(), ["tenant"]);
-        assert_eq!(first.reply.as_deref(), Some("inbox"));
-        let third = asked(request(None, Some("3")));
-        assert_eq!((third.attempt, third.message.attributes.len(), third.reply), (3, 1, None));
-        assert_eq!(asked(request(None, Some("many"))).attempt, 1);
-    }
 
     #[test]
     fn each_settlement_has_its_answer() {
@@ -441,28 +329,5 @@ mod tests {
         let expected =
             ["+ACK", "-NAK {\"delay\":1.5}", "-NAK {\"delay\":60}", "-NAK {\"delay\":0}", "+TERM no such user"];
         assert_eq!(answers.iter().map(answer_to).collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn nothing_is_answered_after_the_lease() {
-        let (mut desk, now) = (Desk::default(), Instant::now());
-        desk.waiting.push_back(asked(request(Some("inbox"), None)));
-        let delivery = desk.hand_out(10, Duration::from_secs(30), now).remove(0);
-        let lease = delivery.receipt.lease();
-        assert_eq!(desk.leased(&lease, now).map(|(_, reply)| reply.is_some()), Ok(true));
-        assert!(desk.leased(&lease, now + Duration::from_secs(30)).is_err());
-        assert!(desk.leased(&lease, now).is_err(), "for good");
-    }
-
-    #[test]
-    fn requests_that_run_and_that_wait_take_the_slots() {
-        let (mut desk, now, lease) = (Desk::default(), Instant::now(), Duration::from_secs(30));
-        (0..3).for_each(|_| desk.waiting.push_back(asked(request(None, None))));
-        let taken = desk.hand_out(2, lease, now);
-        assert!(desk.is_full(2, now) && !desk.is_full(3, now));
-        assert!(desk.settle(&taken[0].receipt.lease(), now).is_ok());
-        assert!(!desk.is_full(2, now), "one is answered");
-        assert!(desk.settle(&taken[0].receipt.lease(), now).is_err(), "once");
-        assert!(!desk.is_full(1, now + lease), "leases that have ended hold no slot");
     }
 }
