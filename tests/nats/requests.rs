@@ -50,7 +50,8 @@ fn a_request_without_a_fallback_says_what_happened() {
         let world = world(server, &config(&root));
         let mut host = listening(&world, &root);
         let to = |target: &str| format!("{root}.{target}");
-        let accepted = request(&world, &to("a"), "ack", &["--attr", "tenant=7"]);
+        let forever = ["--timeout", "18446744073709551615s"];
+        let accepted = request(&world, &to("a"), "ack", &[&["--attr", "tenant=7"], &forever[..]].concat());
         let told = format!("1 message to {root}.a: 1 accepted, 0 handed to the retry service, 0 failed");
         assert!(accepted.code == 0 && accepted.stdout.ends_with(&format!("{told}\n")), "{accepted:?}");
         // A handler that takes longer than the timeout keeps its sender waiting.
@@ -129,7 +130,7 @@ fn a_guest_sends_to_the_subjects_that_are_granted() {
     let mut host = listening(&world, &root);
     let acked = |host: &Host| host.lines().iter().filter(|line| line["consumer"] == "hooks").count();
     let before = acked(&host);
-    world.send("one", [format!("{root}.a"), "nobody.a".to_owned(), "other.a".to_owned()]);
+    world.send("one", [format!("{root}.a"), "nobody.a".to_owned(), "other.a.b".to_owned()]);
     let of_one = |line: &Value| line["consumer"] == "one" && line["message"] == "settled";
     let settled = until("all are settled", PATIENCE, || {
         let lines: Vec<_> = host.lines().into_iter().filter(of_one).collect();
@@ -139,7 +140,7 @@ fn a_guest_sends_to_the_subjects_that_are_granted() {
     let mut outcomes: Vec<_> = settled.iter().map(outcome).collect();
     outcomes.sort();
     assert_eq!([&*outcomes[0].0, &*outcomes[1].0, &*outcomes[2].0], ["ack", "ack", "failed"], "{outcomes:?}");
-    assert!(outcomes[2].1.contains("does not name `other.a`"), "{outcomes:?}");
+    assert!(outcomes[2].1.contains("allow.subjects of this consumer does not name `other.a.b`"), "{outcomes:?}");
     assert!(acked(&host) > before);
     assert_eq!((host.stop(), retry.stop()), (0, 0));
 }

@@ -146,20 +146,21 @@ fn granted(grants: &Grants, scope: &Scope, name: &str) -> Result<Target, Refusal
     {
         return Ok(Target::Channel(channel.clone()));
     }
-    if check_subject(name).is_ok() && grants.subjects.iter().any(|pattern| request::matches(pattern, name)) {
+    let is_subject = check_subject(name).is_ok();
+    if is_subject && grants.subjects.iter().any(|pattern| request::matches(pattern, name)) {
         return Ok(Target::Subject(name.to_owned()));
     }
     Err(match channel {
-        Ok(channel) => denied(scope, &channel),
+        _ if is_subject && !grants.subjects.is_empty() => denied(scope, "allow.subjects", name),
+        Ok(channel) => denied(scope, "allow.send", &channel.to_string()),
         Err(error) => Refusal::Invalid(format!("{error}")),
     })
 }
 
-/// Logs that a guest may not send to a channel.
-fn denied(scope: &Scope, channel: &Channel) -> Refusal {
-    let cure = format!("add \"{channel}\" to the consumer's allow.send");
-    scope.denials.tell(&format!("sending to {channel}"), &cure);
-    Refusal::Denied(format!("allow.send of this consumer does not name `{channel}`"))
+/// Logs that a guest may not send to a channel or a subject. `key`: the key of the config that grants it.
+fn denied(scope: &Scope, key: &str, name: &str) -> Refusal {
+    scope.denials.tell(&format!("sending to {name}"), &format!("add \"{name}\" to the consumer's {key}"));
+    Refusal::Denied(format!("{key} of this consumer does not name `{name}`"))
 }
 
 async fn pass_on(grants: &Grants, scope: &Scope, target: Target, mut message: Outgoing) -> Result<String, Refusal> {
