@@ -162,7 +162,7 @@ impl Shared {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let Some(overdue) = self.lock().pulls.overdue_at().filter(|_| self.is_asking()) else { return };
+            let Some(overdue) = self.lock().pulls.overdue_at() else { return };
             tokio::select! {
                 () = changed => {}
                 () = sleep_until(overdue) => return,
