@@ -21,7 +21,7 @@ struct Response {
 #[handler]
 fn handle(message: Message) -> Result<Outcome, Failure> {
     let name = webhook(message.routing_key.as_deref().unwrap_or_default())?;
-    let base = std::env::var("WEBHOOKS").map_err(|_| "allow.env gives no WEBHOOKS")?;
+    let base = std::env::var("WEBHOOKS").map_err(|_| Failure::error("allow.env gives no WEBHOOKS"))?;
     judge(&post(&format!("{}/{name}", base.trim_end_matches('/')), &message)?)
 }
 
