@@ -287,6 +287,9 @@ fn carry_out(db: &Session<'_>, sources: &[Source], seen: i64, turn: &Turn) -> ru
     for step in &turn.steps {
         apply(db, sources, step)?;
     }
+    if turn.flush {
+        closed::forget_open(db)?;
+    }
     if turn.flush && turn.new.is_empty() && turn.steps.is_empty() {
         // A transaction that changes nothing would not be flushed, and neither would those before it.
         apply(db, sources, &Step::Close { subject: "".into(), until: db.now() })?;

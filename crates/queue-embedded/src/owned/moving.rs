@@ -137,7 +137,8 @@ impl EmbeddedBroker {
         let work = move |db: &Session<'_>| {
             let [from, to] = [find_or_create(db, &from, false)?.id, find_or_create(db, &to, false)?.id];
             db.prepare_cached(
-                "UPDATE entry SET queue = ?2, visible_at = coalesce(visible_at, due_at), group_name = NULL
+                "UPDATE entry SET queue = ?2, group_name = NULL,
+                     visible_at = CASE WHEN group_name IS NULL THEN coalesce(visible_at, due_at) ELSE due_at END
                  WHERE (queue, enqueued_at, seq) IN (
                      SELECT queue, enqueued_at, seq FROM entry WHERE queue = ?1 ORDER BY enqueued_at, seq LIMIT ?3
                  )",

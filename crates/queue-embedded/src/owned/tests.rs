@@ -315,6 +315,21 @@ async fn a_closed_subject_stays_closed_after_a_restart() {
 }
 
 #[tokio::test]
+async fn subjects_that_are_open_again_take_no_room() {
+    let bench = bench().await;
+    let now = bench.owned.now();
+    let close = |subject: String, until| Step::Close { subject: subject.into(), until };
+    let mut steps: Vec<_> = (0..100).map(|n| close(n.to_string(), now)).collect();
+    steps.push(close("closed".to_owned(), now + 60_000));
+    bench.owned.turn(Turn { steps, ..Turn::default() }).await.unwrap();
+    bench.owned.turn(Turn { flush: true, ..Turn::default() }).await.unwrap();
+    let count = |db: &Session<'_>| db.query_row("SELECT count(*) FROM dedupe", [], |row| row.get::<_, i64>(0));
+    let rows = bench.owned.writer.call(Need::Read, count).await.unwrap();
+    assert!(rows <= 2, "{rows} rows");
+    assert_eq!(bench.owned.closed().await.unwrap(), [("closed".to_owned(), now + 60_000)]);
+}
+
+#[tokio::test]
 async fn closed_subjects_move_to_another_store() {
     let (bench, own) = (bench().await, bench().await);
     let now = bench.owned.now();
@@ -397,6 +412,11 @@ async fn messages_of_a_queue_that_nobody_schedules_move_to_another() {
     assert_eq!(bench.broker.move_entries("retry-high", "retry", 2).await.unwrap(), 0);
     let page = bench.load(due(now + 100, None, 9)).await;
     assert_eq!((ids(&page), page.messages[0].due), (vec!["a", "b", "c"], now + 50), "none is parked any more");
+    let places = bench.store(vec![NewMessage { queue: 0, ..new("d", "s", now, now) }]).await;
+    bench.step(park(places[0], "s", now - 7, Some(now + 60_000))).await;
+    assert_eq!(bench.broker.move_entries("retry-high", "retry", 2).await.unwrap(), 1);
+    let page = bench.load(due(now, None, 9)).await;
+    assert_eq!((ids(&page), page.messages[0].due), (vec!["d"], now - 7), "it need not wait until it expires");
 }
 
 #[tokio::test]
