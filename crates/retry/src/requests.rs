@@ -201,8 +201,9 @@ mod tests {
         let mut requests = Requests::new(Duration::from_secs(30));
         let tokens = [1, 2].map(|seq| start(&mut requests, seq, seq * 10_000));
         requests.renew(45_000);
-        assert!(!requests.has_overdue(69_999));
-        assert_eq!(seq(requests.expired(70_000, 70_000)), [2], "only the first one was overdue");
+        assert!(!requests.has_overdue(49_999));
+        assert_eq!(seq(requests.expired(50_000, 50_000)), [2], "only the first one was overdue");
+        assert!(requests.expired(74_999, 74_999).is_empty());
         assert_eq!(seq(requests.expired(75_000, 75_000)), [1]);
         assert!(tokens.iter().all(|token| requests.end(*token).is_none()));
     }
