@@ -471,7 +471,8 @@ impl<O: Observer> Engine<O> {
     fn wake_at(&self, now: Millis) -> Millis {
         let scheduler = if self.is_draining { None } else { self.scheduler.wake_at(now) };
         let turn = Some(self.next_turn_at).filter(|at| *at > now);
-        let gathered = Some(self.gathers_until).filter(|at| *at > now && self.scheduler.changes() > 0);
+        // The scheduler names no time for what it could read at once.
+        let gathered = Some(self.gathers_until).filter(|at| *at > now);
         let longest = now.saturating_add(LONGEST_SLEEP);
         [scheduler, turn, gathered, self.requests.wake_at(now)].into_iter().flatten().fold(longest, Millis::min)
     }

@@ -1,3 +1,5 @@
+mod connections;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -9,7 +11,7 @@ use super::*;
 use crate::scheduler::Expired;
 use crate::settings::{Growth, Priority, Settings};
 use hostler_queue::{Admin, Depth};
-use hostler_queue_embedded::EmbeddedBroker;
+use hostler_queue_embedded::{EmbeddedBroker, Turned};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -260,26 +262,6 @@ async fn what_is_not_acknowledged_stays_in_the_store() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_costs_no_retry() {
-    let (_folder, path) = file();
-    let mut running = start(&path, plan()).await;
-    running.send("retry.a", &[("Hostler-Retries", "0")]).await;
-    running.stored().await;
-    let (lost, ..) = running.request().await;
-    running.until_works(true).await;
-    running.events.send(Event::Disconnected).await.unwrap();
-    running.until_works(false).await;
-    running.answer(lost, Answer::Nak(None)).await;
-    running.events.send(Event::Connected(2)).await.unwrap();
-    running.until_works(true).await;
-    let (token, attempt, _) = running.request().await;
-    assert!(attempt == 1 && token != lost);
-    running.answer(token, Answer::Ack).await;
-    running.end().await;
-    assert_eq!(depth(&path, "retry").await.visible, 0);
-}
-
-#[tokio::test]
 async fn a_dead_letter_that_goes_back_is_delivered_again() {
     let (_folder, path) = file();
     let mut running = start(&path, plan()).await;
@@ -305,70 +287,6 @@ async fn a_dead_letter_that_goes_back_is_delivered_again() {
     running.answer(token, Answer::Ack).await;
     running.end().await;
     assert_eq!(depth(&path, "retry").await.visible, 0);
-}
-
-#[tokio::test]
-async fn another_connection_ends_the_requests_of_the_one_before() {
-    let (_folder, path) = file();
-    let mut running = start(&path, plan()).await;
-    running.send("retry.a", &[("Hostler-Retries", "0")]).await;
-    running.stored().await;
-    running.request().await;
-    // The loss itself was not told.
-    running.events.send(Event::Connected(2)).await.unwrap();
-    match running.next().await {
-        Outgoing::Request { link: 2, token, attempt: 1, .. } => running.answer(token, Answer::Ack).await,
-        other => panic!("{other:?}"),
-    }
-    running.end().await;
-}
-
-#[tokio::test]
-async fn a_receiver_that_breaks_the_connection_each_time_is_given_up() {
-    let (_folder, path) = file();
-    let mut running = start(&path, plan()).await;
-    running.send("retry.bad", &[("Hostler-Retries", "0")]).await;
-    running.stored().await;
-    for link in 2..=5 {
-        // From the second time on, the subject waits before.
-        running.request().await;
-        running.events.send(Event::Disconnected).await.unwrap();
-        running.events.send(Event::Connected(link)).await.unwrap();
-    }
-    let ended = async {
-        while depth(&path, "retry").await.dead_lettered == 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(PATIENCE, ended).await.expect("it is never given up");
-    running.end().await;
-    assert_eq!(depth(&path, "retry").await.visible, 0);
-}
-
-#[tokio::test]
-async fn a_silent_connection_costs_no_retry() {
-    let (_folder, path) = file();
-    let mut running = start(&path, Plan { ack_timeout: Duration::from_millis(100), ..plan() }).await;
-    running.send("retry.a", &[("Hostler-Retries", "0")]).await;
-    running.stored().await;
-    running.request().await;
-    let Outgoing::Probe(_) = running.next().await else { panic!("no proof is asked for") };
-    running.events.send(Event::Disconnected).await.unwrap();
-    running.events.send(Event::Connected(2)).await.unwrap();
-    running.request().await;
-    let Outgoing::Probe(at) = running.next().await else { panic!("no proof is asked for") };
-    // It took long, so the receiver has its time again.
-    running.events.send(Event::Heard(at - 2 * PROMPT)).await.unwrap();
-    let Outgoing::Probe(at) = running.next().await else { panic!("no proof is asked for") };
-    assert_eq!(depth(&path, "retry").await.dead_lettered, 0);
-    running.events.send(Event::Heard(at)).await.unwrap();
-    let ended = async {
-        while depth(&path, "retry").await.dead_lettered == 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(PATIENCE, ended).await.expect("the receiver is silent, although the connection works");
-    running.end().await;
 }
 
 #[tokio::test]
@@ -452,19 +370,6 @@ async fn a_closure_of_another_store_is_kept() {
 }
 
 #[tokio::test]
-async fn a_drain_without_a_connection_ends_at_once() {
-    let (_folder, path) = file();
-    let mut running = start(&path, plan()).await;
-    running.send("retry.a", &[]).await;
-    running.stored().await;
-    running.request().await;
-    running.events.send(Event::Disconnected).await.unwrap();
-    // `NoMoreIncoming` never comes, because the client cannot end the subscription.
-    running.drain.cancel();
-    assert_eq!(timeout(PATIENCE, running.task).await.expect("it waits for the grace").unwrap(), 0);
-}
-
-#[tokio::test]
 async fn an_operators_message_for_a_forbidden_subject_is_dead_lettered() {
     let (_folder, path) = file();
     let mut running = start(&path, plan()).await;
@@ -517,4 +422,35 @@ async fn while_the_store_hangs_producers_are_refused() {
         assert!(matches!(refused, Outgoing::Refused { code: 503, .. }), "{refused:?}");
     }
     assert!(!seen.works.load(Ordering::Relaxed));
+}
+
+#[tokio::test]
+async fn what_is_behind_is_read_without_waiting_for_an_event() {
+    let (_folder, path) = file();
+    let broker = EmbeddedBroker::open(&path).unwrap();
+    let to_a = || hostler_types::message::Outgoing { routing_key: Some("a".to_owned()), ..Default::default() };
+    let messages = std::iter::repeat_with(to_a).take(1_200).collect();
+    for sent in hostler_queue::Broker::send(&broker, &"retry".parse().unwrap(), messages).await {
+        sent.unwrap();
+    }
+    let channels = ["retry-high", "retry"].map(|name| name.parse().unwrap());
+    let store = broker.own(&channels, &"retry-dlq".parse().unwrap()).await.unwrap();
+    let (outbox, _sent) = mpsc::unbounded_channel();
+    let rules = Rules { window: 10_000, window_bytes: 64 << 20, ..plan().rules };
+    // Without a connection, so that nothing is delivered and no reply wakes the engine.
+    let mut engine = Engine::open(Plan { rules, ..plan() }, store, outbox, Recorder::default()).await.unwrap();
+    let mut turns = 0;
+    while turns < 3 {
+        let now = engine.act();
+        if let Some(turning) = &mut engine.turning {
+            let turned = turning.done.as_mut().await;
+            let has_read = |turned: &Turned| turned.pages.iter().any(|page| !page.messages.is_empty());
+            turns += usize::from(turned.as_ref().is_ok_and(has_read));
+            engine.end_turn(turned);
+        } else {
+            let wakes_after = engine.wake_at(now) - now;
+            assert!(wakes_after <= GATHER, "it sleeps for {wakes_after} ms after {turns} turns");
+            tokio::time::sleep(Duration::from_millis(u64::try_from(wakes_after).unwrap())).await;
+        }
+    }
 }
