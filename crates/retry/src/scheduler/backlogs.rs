@@ -177,3 +177,32 @@ fn what_is_behind_does_not_starve_although_others_take_the_room() {
         assert!(waited < 2_000, "{waited} ms");
     }
 }
+
+#[test]
+fn messages_behind_one_that_cannot_be_delivered_are_found() {
+    let mut bench = Bench::new(rules());
+    for number in 0..3 {
+        bench.store.insert(bench.now, number, &"a".into(), settings(), true);
+    }
+    // As after too many subjects to remember them all.
+    bench.scheduler.lanes.note_forgotten(0);
+    let mut delivered = Vec::new();
+    for _ in 0..20 {
+        bench.now += 1_000;
+        while let Some(turn) = bench.scheduler.turn(bench.now, false) {
+            let mut reads = bench.store.carry_out(&turn);
+            let damaged: Vec<_> = reads
+                .iter_mut()
+                .flat_map(|read| read.messages.extract_if(.., |message| *message.content == 0))
+                .map(|message| message.place)
+                .collect();
+            bench.scheduler.turned(bench.now, reads, false);
+            damaged.into_iter().for_each(|place| bench.scheduler.refuse(place, 0, "damaged".to_owned()));
+        }
+        while let Some(delivery) = bench.scheduler.next(bench.now) {
+            delivered.push(*delivery.content);
+            bench.scheduler.answered(bench.now, delivery.place, Answer::Ack, 1.0);
+        }
+    }
+    assert_eq!((delivered, bench.store.dead.len()), (vec![1, 2], 1));
+}

@@ -25,6 +25,9 @@ const FEW: usize = 4;
 /// Number of subjects that are remembered although nothing but parked messages is known of them.
 const REMEMBERED: usize = 20_000;
 
+/// Number of subjects that are closed at the same time at most. Messages of further ones wait one by one.
+const CLOSED: usize = 100_000;
+
 /// Number of subjects of a priority that are looked at to find one to forget.
 const LOOKED_AT: usize = 8;
 
@@ -45,6 +48,7 @@ pub(super) struct Lanes {
     /// Maximum number of messages in flight to one subject.
     cap: usize,
     pub(super) remembered: usize,
+    max_closed: usize,
     subjects: Vec<Option<Subject>>,
     free: Vec<Id>,
     ids: HashMap<Arc<str>, Id>,
@@ -72,6 +76,7 @@ impl Lanes {
             priorities,
             cap: cap.max(1),
             remembered: REMEMBERED,
+            max_closed: CLOSED,
             subjects: Vec::new(),
             free: Vec::new(),
             ids: HashMap::new(),
@@ -166,11 +171,13 @@ impl Lanes {
         }
     }
 
-    /// Closes the gate of a subject until a time. Returns `false` if the gate is closed for longer, and stays so.
+    /// Closes the gate of a subject until a time. Returns `false` if the gate is closed for longer, and stays so, or if there
+    /// is no room to remember one more closed subject.
     pub(super) fn close(&mut self, name: &Arc<str>, until: Millis, now: Millis) -> bool {
         let id = self.id(name, now);
         let Some(subject) = &self.subjects[id] else { return false };
-        if until <= now || subject.gate.is_some_and(|gate| gate >= until) {
+        let has_room = subject.gate.is_some() || self.gates.len() < self.max_closed;
+        if until <= now || !has_room || subject.gate.is_some_and(|gate| gate >= until) {
             self.tidy(id);
             return false;
         }
@@ -235,7 +242,7 @@ impl Lanes {
     /// Records that a change with this number parks a message of a lane.
     pub(super) fn parked(&mut self, name: &Arc<str>, priority: usize, change: u64, now: Millis) {
         let id = self.id(name, now);
-        self.change_lane(id, priority, now, |lane| lane.parked = Some(change));
+        self.change_lane(id, priority, now, |lane| lane.parked = lane.parked.max(Some(change)));
     }
 
     /// Returns the next lane of a priority whose parked messages are to be read now.
@@ -279,6 +286,13 @@ impl Lanes {
             }
         }
         excess
+    }
+
+    /// Records that the store may have parked messages of subjects that are not known.
+    pub(super) fn note_forgotten(&mut self, priority: usize) {
+        if let Some(forgotten) = self.forgotten.get_mut(priority) {
+            *forgotten = true;
+        }
     }
 
     /// Returns `true` if the store may have parked messages of forgotten subjects of a priority, and resets it.
@@ -422,5 +436,35 @@ impl Lanes {
         }
         self.ids.remove(&subject.name);
         self.free.push(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_parks_is_not_forgotten_because_an_older_one_is_found() {
+        let mut lanes = Lanes::new(vec![1], 64, 16);
+        let subject: Arc<str> = "a".into();
+        lanes.parked(&subject, 0, 50, 0);
+        assert_eq!(lanes.reload(0, 0).map(|reload| reload.subject), Some(Arc::clone(&subject)));
+        // A search for forgotten subjects finds one of its messages, while a read that does not see change 50 is under way.
+        lanes.parked(&subject, 0, 0, 0);
+        lanes.reloaded(&subject, 0, Some(40), 0);
+        assert!(lanes.wants_reload(0, 0), "the message of change 50 is stuck");
+        lanes.reload(0, 0).unwrap();
+        lanes.reloaded(&subject, 0, Some(50), 0);
+        assert!(!lanes.wants_reload(0, 0) && lanes.len() == 0);
+    }
+    #[test]
+    fn closed_subjects_do_not_fill_the_memory() {
+        let mut lanes = Lanes::new(vec![1], 64, 16);
+        lanes.max_closed = 50;
+        let closed = (0..100).filter(|number| lanes.close(&format!("s{number}").into(), 9, 0)).count();
+        assert_eq!((closed, lanes.len()), (50, 50));
+        assert!(lanes.close(&"s0".into(), 10, 0), "a closed one may stay closed for longer");
+        lanes.advance(10);
+        assert_eq!(lanes.len(), 0);
     }
 }

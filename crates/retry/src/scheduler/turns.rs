@@ -271,6 +271,8 @@ impl<C> Scheduler<C> {
         }
         self.known.insert(place, Known::Leaving);
         self.queue(Step::DeadLetter { place, attempts, reason }, true);
+        // A search for forgotten subjects finds one message of each. If it is this one, the others are not yet found.
+        self.lanes.note_forgotten(place.queue);
     }
 
     /// Returns `true` if the store has been read past this time, or will have been after the turn that is under way.
