@@ -118,6 +118,21 @@ async fn a_server_that_is_stuck_costs_no_retry() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_hangs_is_noticed_although_somebody_listens_to_all_subjects() {
+    let server = Nats::start(Version::Newest);
+    let service = Service::new(&server, "ack_timeout = '1s'\nretries = 0").await;
+    let _spy = service.client.subscribe(">").await.unwrap();
+    service.client.flush().await.unwrap();
+    let mut host = service.start();
+    service.stored("nobody", "x", &[]).await;
+    let line = block_in_place(|| host.wait_for(PATIENCE, |line| line["disposition"] == "dead-letter"));
+    assert!(line["reason"].as_str().unwrap().contains("did not answer within 1 s"), "{line}");
+    assert_eq!(block_in_place(|| host.stop()), 0);
+    let said = block_in_place(|| service.world.output(&["check"]));
+    assert_eq!(said.code, 0, "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_without_a_server_does_not_wait_for_the_grace() {
     let mut server = Nats::start(Version::Newest);
     let service = Service::new(&server, "").await;
@@ -165,4 +180,25 @@ async fn check_says_if_the_service_could_start() {
         let said = service.world.output(&["check"]);
         assert!(said.code == 69 && said.stderr.contains("`retry.nats`"), "{said:?}");
     });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_names_a_permission_that_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("nats.conf");
+    for (subscribe, publish, missing) in [
+        ("retry.>", "_INBOX.>", None),
+        ("other.>", "_INBOX.>", Some("violation for subscription to \"retry.")),
+        ("retry.>", "webhooks.>", Some("violation for publish to \"_inbox.")),
+    ] {
+        let permissions = format!("{{ subscribe: [\"{subscribe}\", \"_INBOX.>\"], publish: \"{publish}\" }}");
+        let user = format!("{{ user: a, password: b, permissions: {permissions} }}");
+        std::fs::write(&file, format!("authorization {{ users: [{user}] }}\n")).unwrap();
+        let server = Nats::start_with(Version::Newest, &["-c", file.to_str().unwrap()]);
+        let env = vec![("HOSTLER_RETRY__NATS", format!("nats://a:b@127.0.0.1:{}", server.port()))];
+        let world = World::with(HEAD, env, "[retry]\n");
+        let said = block_in_place(|| world.output(&["check"]));
+        assert_eq!(said.code, if missing.is_some() { 69 } else { 0 }, "{said:?}");
+        assert!(missing.is_none_or(|missing| said.stderr.to_lowercase().contains(missing)), "{said:?}");
+    }
 }

@@ -27,7 +27,6 @@ use crate::engine::{Content, Event, Outbox, Outgoing};
 use crate::envelope::Headers;
 use crate::micro::{Card, Tally};
 use crate::requests::Token;
-use crate::scheduler::Millis;
 use hostler_queue::Link;
 use hostler_queue_nats::connecting;
 
@@ -51,8 +50,15 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Interval between two log lines about dropped messages.
 const SLOW_EVERY: Duration = Duration::from_secs(10);
 
-/// Longest wait for the server in a check.
+/// Longest wait for the server in a check, and at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Wait in a check for errors that the server has sent.
+const ERRORS: Duration = Duration::from_millis(100);
+
+/// Number that no request has, for messages of the service to itself. They show that the connection works. A request to which
+/// nobody listens would not: the server does not answer it if somebody has subscribed to all subjects.
+const ECHO: Token = 0;
 
 /// A connection, and the tasks that serve it.
 pub struct Connection {
@@ -88,9 +94,16 @@ pub async fn check(address: &str, subject: &str) -> Result<(), String> {
         // Without a queue group and under a name that nobody uses, so that the check takes no message.
         let subject = format!("{subject}.{}", client.new_inbox());
         let _subscription = client.subscribe(subject).await.map_err(|error| error.to_string())?;
-        // The server answers that nobody listens, after an error about the subscription.
-        let _ = client.request(client.new_inbox(), Bytes::new()).await;
-        error.try_recv().map_or(Ok(()), Err)
+        let inbox = client.new_inbox();
+        let mut echo = client.subscribe(inbox.clone()).await.map_err(|error| error.to_string())?;
+        client.publish(inbox, Bytes::new()).await.map_err(|error| error.to_string())?;
+        // The echo comes after an error about a subscription, and does not come if the user may not publish it.
+        tokio::select! {
+            Some(error) = error.recv() => return Err(error),
+            _ = echo.next() => {}
+        }
+        // The client passes errors on by a task of its own.
+        timeout(ERRORS, error.recv()).await.ok().flatten().map_or(Ok(()), Err)
     };
     timeout(PATIENCE, checked).await.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
 }
@@ -135,14 +148,20 @@ impl Connection {
     /// The subject is not valid, or the connection is closed.
     pub async fn serve(&mut self, subject: &str, group: &str, stop: CancellationToken) -> Result<Outbox, String> {
         let inbox = Inbox::new(&self.client.new_inbox());
-        let replies = self.client.subscribe(inbox.subscription()).await.map_err(|error| error.to_string())?;
+        let mut replies = self.client.subscribe(inbox.subscription()).await.map_err(|error| error.to_string())?;
         let requests = self.client.queue_subscribe(format!("{subject}.>"), group.to_owned()).await;
         let requests = requests.map_err(|error| error.to_string())?;
         let tally = Tally::new();
         let card = Card::new(&format!("{subject}.>"), group, tally.clone());
         let questions = card.listen(&self.client).await?;
-        // The server answers that nobody listens. By then, it knows of all subscriptions.
-        let _ = self.client.request(self.client.new_inbox(), Bytes::new()).await;
+        // When the echo comes, the server knows of all subscriptions.
+        self.client.publish(inbox.reply_to(ECHO), Bytes::new()).await.map_err(|error| error.to_string())?;
+        if timeout(PATIENCE, replies.next()).await.is_err() {
+            tracing::warn!(
+                "the retry service does not receive its own messages, and would wait for receivers without end; its user must \
+                 be allowed to publish to `_INBOX.>`"
+            );
+        }
         let (outbox, outgoing) = mpsc::unbounded_channel();
         self.tasks.spawn(card.serve(self.client.clone(), questions, stop.clone()));
         self.tasks.spawn(take_requests(self.client.clone(), requests, self.events.clone(), tally.clone(), stop));
@@ -305,17 +324,25 @@ fn incoming(message: Message, max_payload: usize) -> Incoming {
 
 async fn take_replies(mut replies: Subscriber, inbox: Arc<Inbox>, events: Sender<Event>) {
     while let Some(message) = replies.next().await {
-        let Some(token) = inbox.token(&message.subject) else {
+        let Some(event) = reply(&inbox, &message) else {
             tracing::debug!("a reply is for no request, and is ignored");
             continue;
         };
-        let header = |name: &str| message.headers.as_ref()?.get(name).map(HeaderValue::as_str);
-        let status = message.status.map(|status| status.as_u16());
-        let reply = answer::read(&message.payload, status, header);
-        if events.send(Event::Reply(token, reply)).await.is_err() {
+        if events.send(event).await.is_err() {
             return;
         }
     }
+}
+
+/// Reads a message that came on a reply subject. `None`: it is for no request.
+fn reply(inbox: &Inbox, message: &Message) -> Option<Event> {
+    let token = inbox.token(&message.subject)?;
+    if token == ECHO {
+        return std::str::from_utf8(&message.payload).ok()?.parse().ok().map(Event::Heard);
+    }
+    let header = |name: &str| message.headers.as_ref()?.get(name).map(HeaderValue::as_str);
+    let status = message.status.map(|status| status.as_u16());
+    Some(Event::Reply(token, answer::read(&message.payload, status, header)))
 }
 
 async fn send(
@@ -345,7 +372,9 @@ async fn send(
                     }
                 }
             }
-            Outgoing::Probe(at) => drop(tokio::spawn(probe(client.clone(), at, events.clone()))),
+            // On another connection, it would come too late. The engine asks again.
+            Outgoing::Probe(_) if client.connection_state() != State::Connected => {}
+            Outgoing::Probe(at) => log_unsent(client.publish(inbox.reply_to(ECHO), at.to_string().into()).await),
             Outgoing::Stored { to, id } => {
                 tally.answered(None);
                 let body = serde_json::json!({ "id": id }).to_string();
@@ -365,20 +394,9 @@ async fn send(
     }
 }
 
-/// Shows that the connection works: asks for a subject to which nobody listens, which the server itself answers.
-async fn probe(client: Client, at: Millis, events: Sender<Event>) {
-    let answered = client.request(client.new_inbox(), Bytes::new()).await;
-    if let Err(error) = &answered
-        && error.kind() != async_nats::RequestErrorKind::NoResponders
-    {
-        return;
-    }
-    let _ = events.send(Event::Heard(at)).await;
-}
-
 fn log_unsent(sent: Result<(), async_nats::PublishError>) {
     if let Err(error) = sent {
-        tracing::debug!(%error, "the reply to a producer cannot be sent");
+        tracing::debug!(%error, "a message to a producer, or to the service itself, cannot be sent");
     }
 }
 
@@ -439,6 +457,21 @@ mod tests {
             max_payload: 1_000,
         };
         assert!(incoming.is_delivery());
+    }
+
+    #[test]
+    fn an_echo_tells_when_the_connection_worked() {
+        let inbox = Inbox::new("_INBOX.a");
+        let came = |subject: String, payload: &str| {
+            let payload = Bytes::copy_from_slice(payload.as_bytes());
+            let (subject, length) = (subject.into(), payload.len());
+            let (headers, status, description) = (None, None, None);
+            reply(&inbox, &Message { subject, reply: None, payload, headers, status, description, length })
+        };
+        assert!(matches!(came(inbox.reply_to(ECHO), "1234"), Some(Event::Heard(1_234))));
+        assert!(came(inbox.reply_to(ECHO), "+ACK").is_none());
+        assert!(came(format!("_INBOX.a.{MARK}.{ECHO}-0"), "1234").is_none(), "it is made up");
+        assert!(matches!(came(inbox.reply_to(1), ""), Some(Event::Reply(1, answer::Reply::End(_)))));
     }
 
     #[test]
