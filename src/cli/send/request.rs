@@ -31,13 +31,14 @@ pub(super) struct RequestArgs {
     #[arg(conflicts_with_all = ["channel", "routing_key", "delay", "group", "dedupe"])]
     subject: Option<String>,
     /// Wait until a receiver acknowledges each message
-    #[arg(long, requires = "subject")]
+    #[arg(long, requires = "subject", conflicts_with = "channel")]
     request: bool,
     /// The longest wait for an answer
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse, requires = "subject")]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
+    #[arg(requires = "subject", conflicts_with = "channel")]
     timeout: Duration,
     /// The subject of a retry service for the rest
-    #[arg(long, value_name = "SUBJECT", value_parser = subject, requires = "subject")]
+    #[arg(long, value_name = "SUBJECT", value_parser = subject, requires = "subject", conflicts_with = "channel")]
     fallback: Option<String>,
 }
 
