@@ -1,8 +1,9 @@
 //! Messages to subjects, which a receiver acknowledges, and the retry service behind them.
 
 use futures_util::StreamExt as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::wire::Wire;
 use super::world;
 use crate::support::guests::component;
 use crate::support::hostler::{Host, PATIENCE, Said, World, until};
@@ -84,6 +85,23 @@ fn a_receiver_that_does_not_answer_is_not_waited_for_longer_than_asked() {
     assert!(silent.code == 1 && silent.stderr.contains("no answer came within 0.3 s"), "{silent:?}");
     let request = runtime.block_on(requests.next()).unwrap();
     assert!(request.headers.unwrap().get("Hostler-Id").is_some());
+}
+
+/// A stream that archives requests answers each of them, before their receiver does.
+#[test]
+fn an_archive_is_no_receiver() {
+    for version in Version::ALL {
+        let (server, root) = (Nats::shared(version), unique("archived"));
+        let world = world(server, &config(&root));
+        let mut host = listening(&world, &root);
+        let (mut wire, subjects) = (Wire::to(&server.url()), [format!("{root}.>")]);
+        wire.done(&format!("STREAM.CREATE.{root}"), &json!({ "name": root, "subjects": subjects }));
+        let accepted = request(&world, &format!("{root}.a"), "w300", &[]);
+        assert!(accepted.code == 0 && accepted.stdout.contains("1 accepted"), "{accepted:?}");
+        let none = request(&world, &format!("{root}.a.b"), "ack", &["--timeout", "300ms"]);
+        assert!(none.code == 1 && none.stderr.contains("no answer came"), "{none:?}");
+        assert_eq!(host.stop(), 0);
+    }
 }
 
 #[test]

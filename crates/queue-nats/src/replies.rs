@@ -1,11 +1,13 @@
 //! Answers of receivers to requests. No I/O.
 //!
 //! Only an empty answer and `+ACK` acknowledge a message. An error of a NATS service, a text of another protocol or a
-//! receiver's own words do not.
+//! receiver's own words do not. Nor does a stream that stores the messages of the subject, for example to archive them: it answers
+//! beside the receiver.
 
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use hostler_types::message::MAX_DELAY;
 
@@ -22,12 +24,15 @@ pub const RETRY_AFTER: &str = "Retry-After";
 /// Longest part of an answer that a reason shows, in bytes.
 const SHOWN: usize = 200;
 
+/// Length that no answer of a stream has, in bytes.
+const MOST_OF_STREAM: usize = 4096;
+
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// The message is acknowledged.
     Ack,
-    /// The receiver is still working on the message.
+    /// The receiver is still working on the message, or a stream has answered before it.
     InProgress,
     /// The receiver refused the message for now.
     Nak {
@@ -77,8 +82,18 @@ pub fn read<'h>(payload: &[u8], status: Option<u16>, header: impl Fn(&str) -> Op
             let refusal: Option<Refusal> = serde_json::from_str(rest).ok();
             Reply::Nak { delay: refusal.and_then(|refusal| refusal.delay).and_then(wait), why: None }
         }
+        _ if is_of_stream(payload) => Reply::InProgress,
         _ => Reply::Other(format!("its receiver answered {:?}, which is no acknowledgement", shown(&text))),
     }
+}
+
+/// Returns `true` for the answer with which a stream confirms that it has stored a message, or reports that it has not.
+pub(crate) fn is_of_stream(payload: &[u8]) -> bool {
+    // Larger ones are something else.
+    let answer =
+        (payload.first() == Some(&b'{') && payload.len() < MOST_OF_STREAM).then(|| serde_json::from_slice(payload));
+    let answer: Value = answer.and_then(Result::ok).unwrap_or_default();
+    answer["stream"].is_string() && answer["seq"].is_u64()
 }
 
 /// Returns a wait of so many seconds. `None`: the number is no wait. Nor is zero, so that a receiver that refuses everything is not
@@ -110,6 +125,22 @@ mod tests {
         assert!(matches!(read(&[0xff, 0xfe], None, |_| None), Reply::Other(_)));
         let long = of(&"ä".repeat(9_999));
         assert!(matches!(long, Reply::Other(reason) if reason.len() < 300));
+    }
+
+    #[test]
+    fn a_stream_beside_the_receiver_neither_acknowledges_nor_refuses() {
+        for answer in [
+            "{\"stream\":\"AUDIT\", \"seq\":7}",
+            "{\"stream\":\"AUDIT\",\"domain\":\"hub\",\"seq\":7,\"duplicate\":true}",
+            "{\"error\":{\"code\":400},\"stream\":\"AUDIT\",\"seq\":0}",
+        ] {
+            assert_eq!(of(answer), Reply::InProgress, "{answer}");
+        }
+        for other in
+            ["{\"stream\":\"AUDIT\"}", "{\"seq\":7}", "{\"stream\":7,\"seq\":7}", "{\"stream\":\"AUDIT\",\"seq\":7"]
+        {
+            assert!(matches!(of(other), Reply::Other(_)), "{other}");
+        }
     }
 
     #[test]

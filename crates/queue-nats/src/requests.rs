@@ -174,7 +174,12 @@ async fn hand_over(line: &Line, place: &str, parcel: Parcel, timeout: Duration) 
             let header = |name: &str| message.headers.as_ref()?.get(name).map(HeaderValue::as_str);
             Kept::read(&message.payload, message.status.map(|status| status.as_u16()), header)
         };
-        let answer = answers.next(deadline).await.map(read);
+        let answer = loop {
+            match answers.next(deadline).await {
+                Ok(message) if message.status.is_none() && replies::is_of_stream(&message.payload) => {}
+                answer => break answer.map(read),
+            }
+        };
         match answer.map_err(|why| why.unwrap_or_else(|| unanswered(timeout)))? {
             Kept::As(id) => return Ok(id),
             Kept::Later(wait, why) if Instant::now() + wait >= deadline => return Err(why),
