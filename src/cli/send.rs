@@ -80,6 +80,10 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let input = args.body.open()?;
     match &args.channel {
+        Some(_) if args.request.is_given() => {
+            let text = "--request and --fallback need --subject: a channel has no receivers that acknowledge";
+            Err(Failure::new(Exit::Usage, text))
+        }
         Some(named) => send(args, &config, named, input),
         None => request::run(args, &config, input),
     }

@@ -31,15 +31,22 @@ pub(super) struct RequestArgs {
     #[arg(conflicts_with_all = ["channel", "routing_key", "delay", "group", "dedupe"])]
     subject: Option<String>,
     /// Wait until a receiver acknowledges each message
-    #[arg(long, requires = "subject", conflicts_with = "channel")]
+    #[arg(long, requires = "subject")]
     request: bool,
     /// The longest wait for an answer
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
-    #[arg(requires = "subject", conflicts_with = "channel")]
+    #[arg(requires = "subject")]
     timeout: Duration,
     /// The subject of a retry service for the rest
-    #[arg(long, value_name = "SUBJECT", value_parser = subject, requires = "subject", conflicts_with = "channel")]
+    #[arg(long, value_name = "SUBJECT", value_parser = subject, requires = "subject")]
     fallback: Option<String>,
+}
+
+impl RequestArgs {
+    /// Returns `true` if an option is given that only requests to a subject have.
+    pub(super) fn is_given(&self) -> bool {
+        self.request || self.fallback.is_some()
+    }
 }
 
 fn subject(text: &str) -> std::result::Result<String, &'static str> {
