@@ -23,6 +23,8 @@ mod identity;
 pub mod notice;
 mod peek;
 mod receive;
+#[cfg(test)]
+mod repeats;
 pub mod requeue;
 pub mod webhook;
 

@@ -1,15 +1,16 @@
 //! Receives messages for a person or a script. Hands out each message, and then removes it or gives it back.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::requeue::calls::{TRIES, back_off, extend, load, settle};
+use super::requeue::set_aside::SetAside;
 use super::requeue::{LEASE, MAX_HELD};
 use crate::identity::Identities;
 use hostler_queue::{Admin, Delivery, LeaseHandle, Queue, QueueError, Receipt, Receive, Settlement};
@@ -100,15 +101,15 @@ pub async fn receive(
         request,
         stop,
         outlet,
-        held: Vec::new(),
-        known: HashMap::new(),
-        unremoved: HashMap::new(),
+        held: SetAside::default(),
+        extended_at: Instant::now(),
+        unremoved: BTreeMap::new(),
         received: ReceiveReport::default(),
     };
     let end = run.take().await;
     run.give_back().await;
-    let unremoved = run.unremoved.into_values().flatten().collect();
-    Ok((ReceiveReport { unremoved, ..run.received }, end))
+    run.received.unremoved.extend(run.unremoved);
+    Ok((run.received, end))
 }
 
 struct Run<'a> {
@@ -117,13 +118,15 @@ struct Run<'a> {
     stop: &'a CancellationToken,
     outlet: &'a mut dyn Outlet,
     identities: Identities,
-    /// Messages to give back at the end, with their ids.
-    held: Vec<(String, Receipt)>,
-    /// Identities of all messages in `held`, each with the lease of the first one. If the lease of such a message ends,
-    /// it may be received again, but it is not handed out twice.
-    known: HashMap<String, LeaseHandle>,
-    /// Messages that were handed out but could not be removed, by identity. Each entry has the id and the reason.
-    unremoved: HashMap<String, Vec<(String, String)>>,
+    /// Messages to give back at the end. If the lease of such a message ends, it may be received again, but it is not handed
+    /// out twice.
+    held: SetAside,
+    /// Time at which all leases were extended last.
+    extended_at: Instant,
+    /// Messages that were handed out but could not be removed, by id, with the reasons. If such a message is received again, it
+    /// is removed and not handed out. Empty if ids repeat: the message may have been removed after all, and an equal one
+    /// must be handed out.
+    unremoved: BTreeMap<String, String>,
     received: ReceiveReport,
 }
 
@@ -141,6 +144,10 @@ impl Run<'_> {
             let max = usize::try_from(left).unwrap_or(usize::MAX).min(self.queue.limits().receive_batch);
             let got_some = self.received.handed_out > 0;
             let patience = self.request.wait.saturating_sub(began.elapsed());
+            if self.extended_at.elapsed() >= LEASE / 4 {
+                extend_all(&self.queue, &mut self.held, Vec::new()).await;
+                self.extended_at = Instant::now();
+            }
             let wait = if got_some { MORE.min(self.request.wait) } else { patience.min(CALL) };
             match self.receive(max, wait).await {
                 Err(error) => return ReceiveEnd::Broken(error),
@@ -176,14 +183,12 @@ impl Run<'_> {
         let (mut arrived, mut end) = (Vec::new(), None);
         let mut rest = batch.into_iter();
         while let Some(delivery) = rest.next() {
-            let id = self.identities.of(&delivery.message);
-            let was_put = self.unremoved.get_mut(&id).and_then(Vec::pop).is_some();
-            if was_put {
+            if self.unremoved.contains_key(&delivery.message.id) {
                 // Handed out earlier, but not removed: only the removal is repeated.
                 arrived.push((delivery.message, delivery.receipt));
                 continue;
             }
-            let put = match self.readable(&delivery.message, &id, bodies.remove(&delivery.message.id)).await {
+            let put = match self.readable(&delivery.message, bodies.remove(&delivery.message.id)).await {
                 Ok(message) => self.put(&message, &delivery, &arrived, rest.as_slice()).await,
                 Err(end) => Err(end),
             };
@@ -212,12 +217,9 @@ impl Run<'_> {
     async fn readable(
         &mut self,
         message: &Arc<Message>,
-        id: &str,
         loaded: Option<Result<Arc<Message>, String>>,
     ) -> Result<Arc<Message>, Option<ReceiveEnd>> {
-        if let Some(lease) = self.known.get(id).cloned()
-            && self.identities.came_again(&self.queue, lease, LEASE).await
-        {
+        if self.identities.came_again(&self.queue, &mut self.held, &self.identities.of(message)).await {
             // The lease of this message has ended, and the message was received again. Therefore, the whole queue has
             // been seen.
             return Err(Some(ReceiveEnd::Done));
@@ -241,14 +243,15 @@ impl Run<'_> {
         arrived: &[(Arc<Message>, Receipt)],
         rest: &[Delivery],
     ) -> Result<(), Option<ReceiveEnd>> {
-        let (queue, held) = (&self.queue, &self.held);
+        let (queue, held, extended_at) = (&self.queue, &mut self.held, &mut self.extended_at);
         let extending = async {
             loop {
-                sleep(LEASE / 4).await;
-                let held = held.iter().map(|(_, receipt)| receipt).chain(arrived.iter().map(|(_, receipt)| receipt));
+                // Counted from the last extension, because each of many messages may take a short time.
+                sleep_until(*extended_at + LEASE / 4).await;
                 let here = std::iter::once(delivery).chain(rest).map(|one| &one.receipt);
-                let leases = held.chain(here).map(|receipt| ((), receipt.lease())).collect();
-                extend(queue, leases, LEASE).await;
+                let others = arrived.iter().map(|(_, receipt)| receipt).chain(here).map(Receipt::lease);
+                extend_all(queue, held, others.collect()).await;
+                *extended_at = Instant::now();
             }
         };
         tokio::select! {
@@ -260,19 +263,21 @@ impl Run<'_> {
     }
 
     fn hold(&mut self, message: &Message, receipt: Receipt) {
-        self.known.entry(self.identities.of(message)).or_insert_with(|| receipt.lease());
-        self.held.push((message.id.clone(), receipt));
+        self.held.keep(self.identities.of(message), receipt, Instant::now() + LEASE);
     }
 
     async fn remove(&mut self, arrived: Vec<(Arc<Message>, Receipt)>) {
         let acks = arrived.into_iter().map(|(message, receipt)| (message, Settlement::Ack(receipt))).collect();
         for (message, answer) in settle(&self.queue, acks).await {
             match answer {
-                Ok(()) => self.received.removed += 1,
-                Err(error) => {
-                    let unremoved = self.unremoved.entry(self.identities.of(&message)).or_default();
-                    unremoved.push((message.id.clone(), error.to_string()));
+                Ok(()) => {
+                    self.received.removed += 1;
+                    self.unremoved.remove(&message.id);
                 }
+                Err(error) if self.identities.repeat() => {
+                    self.received.unremoved.push((message.id.clone(), error.to_string()));
+                }
+                Err(error) => drop(self.unremoved.insert(message.id.clone(), error.to_string())),
             }
         }
     }
@@ -280,7 +285,7 @@ impl Run<'_> {
     /// Gives back the messages in `held`. If the lease of a message has ended, the message is already visible in the
     /// queue.
     async fn give_back(&mut self) {
-        let held = std::mem::take(&mut self.held).into_iter();
+        let held = self.held.drain().into_iter();
         let back: Vec<_> = held.map(|(id, receipt)| (id, Settlement::GiveBack(receipt, Duration::ZERO))).collect();
         self.received.given_back = back.len() as u64;
         for (id, answer) in settle(&self.queue, back).await {
@@ -288,5 +293,15 @@ impl Run<'_> {
                 tracing::warn!(message_id = id, %error, "not given back; it becomes visible when its lease ends");
             }
         }
+    }
+}
+
+/// Extends the leases of held messages, and `others`. An extension that fails is tried again the next time.
+async fn extend_all(queue: &Arc<dyn Queue>, held: &mut SetAside, others: Vec<LeaseHandle>) {
+    let until = Instant::now() + LEASE;
+    let held_leases = held.leases().map(|(number, lease)| (Some(number), lease));
+    let leases = held_leases.chain(others.into_iter().map(|lease| (None, lease))).collect();
+    for number in extend(queue, leases, LEASE).await.into_iter().flatten() {
+        held.extended(number, until);
     }
 }

@@ -1,6 +1,6 @@
 //! The requeue loop: receives, sorts, sends and removes messages. At the end, releases the messages that did not move.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ async fn start(
         started: Instant::now(),
         held: SetAside::default(),
         extras: Extras { key: true, id: true },
-        unremoved: Unremoved::default(),
+        unremoved: Unremoved::new(queue.ids_repeat()),
         stale: 0,
         lap: 0,
         trouble: None,
@@ -187,6 +187,9 @@ impl Run<'_> {
             }
             self.extend_held().await;
             let given_back = self.held.take(&ids);
+            if let Some(groups) = &mut self.groups {
+                given_back.iter().for_each(|(id, _)| groups.gave_back(id));
+            }
             self.give_back(given_back).await;
             match self.receive(self.queue.limits().receive_batch).await {
                 Ok(received) => self.handle(received).await,
@@ -257,12 +260,8 @@ impl Run<'_> {
         if self.stop.is_cancelled() {
             return received.into_iter().for_each(|delivery| self.hold(delivery));
         }
-        // A known message of a group was given back before, so `held` does not contain it.
-        let mut known = HashSet::new();
         if let Some(groups) = &mut self.groups {
-            let ids: Vec<_> = received.iter().map(|delivery| self.identities.of(&delivery.message)).collect();
-            known.extend(ids.iter().filter(|id| groups.knows(id)).cloned());
-            groups.received(&received, &ids);
+            groups.received(&received);
         }
         for wave in self.sorter.waves(received) {
             if self.trouble.is_some() {
@@ -273,12 +272,15 @@ impl Run<'_> {
             let (mut moving, mut again) = (Vec::new(), Vec::new());
             for delivery in wave {
                 let id = self.identities.of(&delivery.message);
-                if self.unremoved.take(&id) {
+                if self.unremoved.contains(&delivery.message.id) {
                     again.push(delivery);
-                } else if known.contains(&id) || self.came_again(&id).await {
+                } else if self.came_again(&id).await {
                     self.stale += 1;
                     self.hold(delivery);
                 } else {
+                    if let Some(groups) = &mut self.groups {
+                        groups.add(&delivery.message, id);
+                    }
                     let body = bodies.remove(&delivery.message.id);
                     let loaded = body.unwrap_or_else(|| Ok(Arc::clone(&delivery.message)));
                     moving.extend(self.sort(delivery, loaded));
@@ -301,16 +303,10 @@ impl Run<'_> {
         }
     }
 
-    /// Returns `true` if the message with this identity was held before, and its lease has ended. It is then no longer
-    /// held.
+    /// Returns `true` if the message with this identity was held before, and its lease has ended or was given back.
     async fn came_again(&mut self, id: &str) -> bool {
-        let Some((number, lease)) = self.held.first(id) else { return false };
-        let until = Instant::now() + LEASE;
-        if self.identities.came_again(&self.queue, lease, LEASE).await {
-            return self.held.remove(number).is_some();
-        }
-        self.held.extended(number, until);
-        false
+        self.identities.came_again(&self.queue, &mut self.held, id).await
+            || self.groups.as_mut().is_some_and(|groups| groups.came_back(id))
     }
 
     /// Loads the bodies that are stored outside messages, if a condition reads them.
@@ -446,9 +442,12 @@ impl Run<'_> {
         let all = sent.into_iter().chain(again);
         let acks = all.map(|Delivery { message, receipt, .. }| (message, Settlement::Ack(receipt))).collect();
         for (message, answer) in settle(&self.queue, acks).await {
-            if let Err(error) = answer {
-                tracing::warn!(message_id = message.id, %error, "not removed from its queue");
-                self.unremoved.add(self.identities.of(&message));
+            match answer {
+                Ok(()) => self.unremoved.removed(&message.id),
+                Err(error) => {
+                    tracing::warn!(message_id = message.id, %error, "not removed from its queue");
+                    self.unremoved.add(&message.id);
+                }
             }
         }
     }

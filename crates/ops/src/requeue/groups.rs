@@ -4,9 +4,10 @@
 //! these are leased. Therefore, at most ten messages of a group can be read. If messages of other groups fill part of
 //! the batch, fewer than ten are returned, so such a group is received again.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use hostler_queue::{DEFAULT_GROUP, Delivery};
+use hostler_types::message::Message;
 
 /// Maximum number of groups to receive again. Each group takes two calls.
 const MOST_AGAIN: usize = 100;
@@ -17,7 +18,10 @@ pub(super) struct Groups {
     /// Maximum number of messages that one receive call returns.
     batch: usize,
     seen: BTreeMap<String, Group>,
-    ids: HashSet<String>,
+    /// Number of messages.
+    count: usize,
+    /// Messages that were given back and not yet received again, counted by identity.
+    given_back: HashMap<String, usize>,
 }
 
 #[derive(Debug, Default)]
@@ -34,29 +38,37 @@ impl Groups {
         Self { batch, ..Self::default() }
     }
 
-    /// Records the messages that one receive call returned. `ids`: those by which they are recognized.
-    pub(super) fn received(&mut self, batch: &[Delivery], ids: &[String]) {
-        let group = |delivery: &Delivery| delivery.message.group.clone().unwrap_or_else(|| DEFAULT_GROUP.to_owned());
-        let groups: HashSet<_> = batch.iter().map(group).collect();
+    /// Records which groups one receive call returned.
+    pub(super) fn received(&mut self, batch: &[Delivery]) {
+        let groups: HashSet<_> = batch.iter().map(|delivery| group(&delivery.message)).collect();
         let is_cut = batch.len() >= self.batch && groups.len() > 1;
         for name in groups {
-            self.seen.entry(name).or_default().is_cut = is_cut;
-        }
-        for (delivery, id) in batch.iter().zip(ids) {
-            if self.ids.insert(id.clone()) {
-                self.seen.entry(group(delivery)).or_default().ids.push(id.clone());
-            }
+            self.seen.entry(name.to_owned()).or_default().is_cut = is_cut;
         }
     }
 
-    /// Returns `true` if this message was received.
-    pub(super) fn knows(&self, id: &str) -> bool {
-        self.ids.contains(id)
+    /// Records a message that was not received before. `id`: identity by which it is recognized.
+    pub(super) fn add(&mut self, message: &Message, id: String) {
+        self.count += 1;
+        self.seen.entry(group(message).to_owned()).or_default().ids.push(id);
+    }
+
+    /// Records that a message was given back.
+    pub(super) fn gave_back(&mut self, id: &str) {
+        *self.given_back.entry(id.to_owned()).or_default() += 1;
+    }
+
+    /// Returns `true` if a received message was given back before. Of several messages with one identity, as many count as
+    /// received again as were given back.
+    pub(super) fn came_back(&mut self, id: &str) -> bool {
+        let Some(count) = self.given_back.get_mut(id).filter(|count| **count > 0) else { return false };
+        *count -= 1;
+        true
     }
 
     /// Returns the number of messages received.
     pub(super) fn len(&self) -> usize {
-        self.ids.len()
+        self.count
     }
 
     /// Returns the groups to receive again, one by one. Each group is a list of the ids of its received messages.
@@ -72,13 +84,16 @@ impl Groups {
     }
 }
 
+fn group(message: &Message) -> &str {
+    message.group.as_deref().unwrap_or(DEFAULT_GROUP)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::time::SystemTime;
 
     use hostler_queue::Receipt;
-    use hostler_types::message::Message;
     use tokio::time::Instant;
 
     use super::*;
@@ -106,16 +121,31 @@ mod tests {
     fn a_group_that_shared_a_full_batch_is_received_once_more() {
         let mut groups = Groups::of_batches(3);
         let receive = |groups: &mut Groups, ids: &[&str]| {
-            groups.received(&batch(ids), &ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>());
+            let batch = batch(ids);
+            groups.received(&batch);
+            for Delivery { message, .. } in batch {
+                if !groups.came_back(&message.id) {
+                    groups.add(&message, message.id.clone());
+                }
+            }
         };
         receive(&mut groups, &["a1", "a2", "b1"]);
         receive(&mut groups, &["c1", "d1"]);
         receive(&mut groups, &["e1", "e2", "e3"]);
         assert_eq!(groups.to_receive_again(), [vec!["a1", "a2"], vec!["b1"]]);
         assert_eq!(groups.unfinished(), ["a", "b", "e"]);
+        ["a1", "a2", "b1"].iter().for_each(|id| groups.gave_back(id));
         receive(&mut groups, &["a1", "a2"]);
         receive(&mut groups, &["b1", "b2", "b3"]);
-        assert!(groups.to_receive_again().is_empty() && groups.knows("b3") && groups.len() == 10);
+        assert!(groups.to_receive_again().is_empty() && groups.len() == 10);
         assert_eq!(groups.unfinished(), ["b", "e"], "there may be a fourth");
+    }
+
+    #[test]
+    fn as_many_equal_messages_come_back_as_were_given_back() {
+        let mut groups = Groups::of_batches(3);
+        assert!(!groups.came_back("a"));
+        ["a", "a"].iter().for_each(|id| groups.gave_back(id));
+        assert_eq!([(); 3].map(|()| groups.came_back("a")), [true, true, false]);
     }
 }

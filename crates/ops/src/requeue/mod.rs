@@ -23,7 +23,7 @@ mod copy;
 mod engine;
 mod groups;
 mod rehearsal;
-mod set_aside;
+pub(super) mod set_aside;
 mod sort;
 mod unremoved;
 
@@ -79,7 +79,8 @@ pub struct Report {
     /// Number of messages that did not move, because they could not be read or sent.
     pub failed: u64,
     /// Number of moved messages that could not be removed from the source. They are in both queues. If there is no
-    /// target, they are still in the source.
+    /// target, they are still in the source. Where several messages may have the same id, such a message is sent or
+    /// removed once more when it is received again, and counts as moved each time.
     pub doubled: u64,
     /// Number of messages that were in the source at the start of the run but were not inspected, because they exceed
     /// the maximum, are delayed, are leased by others, or follow an unmoved message of their group. Also counts

@@ -11,10 +11,10 @@ use hostler_queue::{LeaseHandle, Receipt};
 
 /// The held messages, each with a number.
 #[derive(Debug, Default)]
-pub(super) struct SetAside {
+pub(in super::super) struct SetAside {
     entries: BTreeMap<u64, Entry>,
-    /// Numbers by the identities of messages.
-    numbers: HashMap<String, BTreeSet<u64>>,
+    /// Ends of leases, with the numbers, by the identities of messages.
+    numbers: HashMap<String, BTreeSet<(Instant, u64)>>,
     /// Number of the next message.
     next: u64,
     looked_at: Option<Instant>,
@@ -29,27 +29,27 @@ struct Entry {
 
 impl SetAside {
     /// Returns the number of held messages.
-    pub(super) fn len(&self) -> usize {
+    pub(in super::super) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Holds a message that is leased until `until`.
-    pub(super) fn keep(&mut self, identity: String, receipt: Receipt, until: Instant) {
+    pub(in super::super) fn keep(&mut self, identity: String, receipt: Receipt, until: Instant) {
         let number = self.next;
         self.next += 1;
-        self.numbers.entry(identity.clone()).or_default().insert(number);
+        self.numbers.entry(identity.clone()).or_default().insert((until, number));
         self.entries.insert(number, Entry { identity, receipt, until });
     }
 
-    /// Returns the number and the lease of the message with this identity that is held for the longest time.
-    pub(super) fn first(&self, identity: &str) -> Option<(u64, LeaseHandle)> {
-        let number = *self.numbers.get(identity)?.first()?;
+    /// Returns the number and the lease of the message with this identity whose lease ends first.
+    pub(in super::super) fn first(&self, identity: &str) -> Option<(u64, LeaseHandle)> {
+        let (_, number) = *self.numbers.get(identity)?.first()?;
         Some((number, self.entries.get(&number)?.receipt.lease()))
     }
 
     /// Returns the leases to extend now, which are those that end within three quarters of [`LEASE`]. Checks at most
     /// six times per [`LEASE`]. Between these checks, returns nothing.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<(u64, LeaseHandle)> {
+    pub(in super::super) fn due(&mut self, now: Instant) -> Vec<(u64, LeaseHandle)> {
         if now < *self.looked_at.get_or_insert(now) + LEASE / 6 {
             return Vec::new();
         }
@@ -58,18 +58,26 @@ impl SetAside {
         short.map(|(number, entry)| (*number, entry.receipt.lease())).collect()
     }
 
+    /// Returns the leases of all messages, with their numbers.
+    pub(in super::super) fn leases(&self) -> impl Iterator<Item = (u64, LeaseHandle)> {
+        self.entries.iter().map(|(number, entry)| (*number, entry.receipt.lease()))
+    }
+
     /// Records the extension of a lease.
-    pub(super) fn extended(&mut self, number: u64, until: Instant) {
-        if let Some(entry) = self.entries.get_mut(&number) {
-            entry.until = until;
+    pub(in super::super) fn extended(&mut self, number: u64, until: Instant) {
+        let Some(entry) = self.entries.get_mut(&number) else { return };
+        if let Some(numbers) = self.numbers.get_mut(&entry.identity) {
+            numbers.remove(&(entry.until, number));
+            numbers.insert((until, number));
         }
+        entry.until = until;
     }
 
     /// Removes a message, and returns its identity and its receipt.
-    pub(super) fn remove(&mut self, number: u64) -> Option<(String, Receipt)> {
-        let Entry { identity, receipt, .. } = self.entries.remove(&number)?;
+    pub(in super::super) fn remove(&mut self, number: u64) -> Option<(String, Receipt)> {
+        let Entry { identity, receipt, until } = self.entries.remove(&number)?;
         if let Some(numbers) = self.numbers.get_mut(&identity) {
-            numbers.remove(&number);
+            numbers.remove(&(until, number));
             if numbers.is_empty() {
                 self.numbers.remove(&identity);
             }
@@ -78,14 +86,14 @@ impl SetAside {
     }
 
     /// Removes and returns the messages with these identities.
-    pub(super) fn take(&mut self, identities: &[String]) -> Vec<(String, Receipt)> {
+    pub(in super::super) fn take(&mut self, identities: &[String]) -> Vec<(String, Receipt)> {
         let numbers = identities.iter().filter_map(|identity| self.numbers.get(identity)).flatten();
-        let numbers: Vec<_> = numbers.copied().collect();
+        let numbers: Vec<_> = numbers.map(|(_, number)| *number).collect();
         numbers.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 
     /// Removes and returns all messages.
-    pub(super) fn drain(&mut self) -> Vec<(String, Receipt)> {
+    pub(in super::super) fn drain(&mut self) -> Vec<(String, Receipt)> {
         self.numbers.clear();
         std::mem::take(&mut self.entries).into_values().map(|entry| (entry.identity, entry.receipt)).collect()
     }
@@ -94,7 +102,7 @@ impl SetAside {
 /// Returns the duration of lease extensions in a run that has lasted for `lasted`. It equals `lasted`, but is at least
 /// [`LEASE`] and at most half of `max_lease`. Therefore, each lease is extended only a few times, even in a long run.
 /// If the run crashes, no lease lasts longer than the run did, or longer than [`LEASE`] if the run was short.
-pub(super) fn extension(lasted: Duration, max_lease: Duration) -> Duration {
+pub(in super::super) fn extension(lasted: Duration, max_lease: Duration) -> Duration {
     lasted.max(LEASE).min(max_lease / 2)
 }
 
@@ -128,6 +136,9 @@ mod tests {
         }
         assert_eq!((held.len(), held.first("b")), (3, None));
         assert_eq!(held.first("a"), Some((0, Receipt::new("a1").lease())));
+        held.extended(0, until + LEASE);
+        assert_eq!(held.first("a"), Some((1, Receipt::new("a2").lease())), "the one whose lease ends first");
+        held.extended(0, until);
         assert_eq!(held.remove(0), Some(("a".to_owned(), Receipt::new("a1"))));
         assert_eq!((held.first("a"), held.remove(0)), (Some((1, Receipt::new("a2").lease())), None));
         held.keep("b".to_owned(), Receipt::new("b1"), until);
