@@ -16,7 +16,7 @@ use hostler_queue::{
 };
 use hostler_types::channel::Channel;
 use lapin::options::{BasicAckOptions, BasicGetOptions, BasicNackOptions, ChannelFlowOptions};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -69,15 +69,6 @@ impl LookQueue {
     pub(super) fn new(service: Arc<Service>, channel: Channel) -> Self {
         let queue = service.names.full(channel.queue());
         Self { service, channel, queue, taken: Mutex::default() }
-    }
-
-    /// Returns the taken messages after leases have ended in time.
-    async fn taken(&self) -> MutexGuard<'_, Taken> {
-        let mut taken = self.taken.lock().await;
-        for tag in taken.leases.ended(Instant::now()) {
-            taken.requeue(tag).await;
-        }
-        taken
     }
 
     /// Takes up to `max` messages. Returns those that may be delivered, and `true` if no more can be taken now.
@@ -235,7 +226,11 @@ impl Queue for LookQueue {
         let max = request.max.clamp(1, LIMITS.receive_batch);
         let mut deliveries = Vec::new();
         loop {
-            let mut taken = self.taken().await;
+            let mut taken = self.taken.lock().await;
+            // Only here: acks after many returns would wait in the channel until these are stored.
+            for tag in taken.leases.ended(Instant::now()) {
+                taken.requeue(tag).await;
+            }
             while deliveries.len() < max && !stop.is_cancelled() {
                 let (found, is_all) = self.pull(&mut taken, max - deliveries.len(), request.lease).await?;
                 deliveries.extend(found);
@@ -256,12 +251,12 @@ impl Queue for LookQueue {
     }
 
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
-        let (mut taken, now) = (self.taken().await, Instant::now());
+        let (mut taken, now) = (self.taken.lock().await, Instant::now());
         leases.iter().map(|lease| taken.leases.extend(lease, now + by, now)).collect()
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
-        let mut taken = self.taken().await;
+        let mut taken = self.taken.lock().await;
         let mut results = Vec::new();
         for settlement in &batch {
             results.push(taken.settle(settlement).await);

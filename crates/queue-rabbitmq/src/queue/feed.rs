@@ -262,23 +262,30 @@ impl Feed {
         self.restart(window).await
     }
 
-    /// Waits until the queue has every ack that was sent up to now, and receives nothing more until [`Self::resume`]. A quorum queue's
-    /// acks wait in the channel while many others are not yet stored, and are given up if the channel closes.
+    /// Waits until the queue has every ack that was sent up to now. A quorum queue's acks wait in the channel while many others are
+    /// not yet stored, and are given up if the channel closes.
     ///
     /// # Errors
-    /// The channel does not work, or the server does not answer.
-    pub(super) async fn flush(&mut self) -> Result<(), QueueError> {
-        // The queue answers an end of its consumer after the acks before it, with the news that these are stored. The channel reads the
-        // news before the next question, and then sends on the acks that waited.
-        let stopped = self.stop().await;
-        if !self.checked(stopped)? {
-            return Err(no_answer());
-        }
-        let asked = self.acks.channel.channel_flow(ChannelFlowOptions { active: true });
-        let queue = &self.shared.source.queue;
-        let answered =
-            answer(asked, |error| queue_error(&format!("cannot settle messages of `{queue}`"), &error)).await;
-        self.checked(answered).map(drop)
+    /// The channel does not work, or the server does not answer. The channel has ended: the acks may hold or not.
+    pub(super) async fn flush(&self) -> Result<(), QueueError> {
+        let flushed = self.ask_queue().await;
+        self.checked(flushed)
+    }
+
+    /// Waits for answers that the queue gives after the acks before, with the news that these are stored. The channel reads the news
+    /// before the next question, and then sends on the acks that waited.
+    ///
+    /// The questions are the begin and the end of a second consumer. The queue has a single active consumer, so the first one
+    /// goes on, and the second gets a message only if there is no other: one at most, which stays here.
+    async fn ask_queue(&self) -> Result<(), QueueError> {
+        let (channel, queue) = (&self.acks.channel, self.shared.source.queue.as_str());
+        let failed = |error: lapin::Error| queue_error(&format!("cannot settle messages of `{queue}`"), &error);
+        answer(channel.basic_qos(1, BasicQosOptions::default()), failed).await?;
+        let (tag, options, arguments) = ("".into(), BasicConsumeOptions::default(), FieldTable::default());
+        let mut second = answer(channel.basic_consume(queue.into(), tag, options, arguments), failed).await?;
+        answer(channel.basic_cancel(second.tag(), BasicCancelOptions::default()), failed).await?;
+        let _ = draw(&self.shared, &mut second, &mut Context::from_waker(Waker::noop()), self.acks.number);
+        answer(channel.channel_flow(ChannelFlowOptions { active: true }), failed).await.map(drop)
     }
 
     /// Returns the means to learn what the server has.
