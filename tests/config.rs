@@ -150,7 +150,8 @@ fn every_key_reaches_its_field() {
 }
 
 fn reaches_its_fields(file: &Path) {
-    let text = format!("{:#?}\n", load(file).unwrap_or_else(|error| panic!("{error}")));
+    let folder = format!("{}/", file.parent().unwrap().display());
+    let text = format!("{:#?}\n", load(file).unwrap_or_else(|error| panic!("{error}"))).replace(&folder, "");
     assert!(!text.contains("hunter2"), "a grant's value is shown");
     let golden = file.with_extension("txt");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
