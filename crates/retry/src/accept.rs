@@ -53,6 +53,12 @@ impl Incoming {
     }
 }
 
+/// Returns `true` if a producer may have its reply on this subject. Below `$`, a reply would be a command to the server, which a
+/// producer could give with the rights of this service.
+pub fn may_be_answered(reply: &str) -> bool {
+    !reply.starts_with('$')
+}
+
 /// A message to store.
 #[derive(Debug, Clone)]
 pub struct Accepted {
@@ -112,6 +118,13 @@ mod tests {
 
     use super::*;
     use crate::settings::{Growth, Priority};
+
+    #[test]
+    fn no_reply_is_a_command_to_the_server() {
+        let refused = ["$JS.API.STREAM.PURGE.orders", "$JS.ACK.orders.work.1.1.1.1.0", "$SYS.REQ.USER.INFO"];
+        assert!(!refused.iter().any(|reply| may_be_answered(reply)));
+        assert!(["_INBOX.a.b", "replies.of.me"].iter().all(|reply| may_be_answered(reply)));
+    }
 
     fn incoming(subject: &str, headers: &[(&str, &str)]) -> Incoming {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::accept::{Incoming, MARK};
+use crate::accept::{Incoming, MARK, may_be_answered};
 use crate::answer;
 use crate::engine::{Content, Event, Outbox, Outgoing};
 use crate::envelope::Headers;
@@ -314,7 +314,7 @@ fn incoming(message: Message, max_payload: usize) -> Incoming {
     headers.sort_by(|(a, _), (b, _)| a.cmp(b));
     Incoming {
         subject: message.subject.to_string(),
-        reply: message.reply.map(|reply| reply.to_string()),
+        reply: message.reply.map(|reply| reply.to_string()).filter(|reply| may_be_answered(reply)),
         headers,
         // A copy, because the payload keeps the whole buffer of the client in memory.
         body: Bytes::copy_from_slice(&message.payload),
