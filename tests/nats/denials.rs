@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::ServerAddr;
+use async_nats::ConnectOptions;
 use hostler_queue::request::Terms;
 use hostler_queue::{Broker, ChannelSpec, Queue, QueueError, Receive, Request, SendError, Settlement, SubjectSpec};
 use hostler_queue_nats::{NatsBroker, Options};
@@ -128,8 +128,9 @@ async fn a_subject_needs_no_more_than_the_right_to_answer() {
         let request = Receive { max: 1, wait: Duration::ZERO, lease: LONG };
         let none = queue.receive(request, &CancellationToken::new()).await;
         assert!(none.as_ref().is_ok_and(Vec::is_empty), "{version:?}: {none:?}");
-        let address: ServerAddr = server.url("root").parse().unwrap();
-        let sender = async_nats::connect(address).await.unwrap();
+        // The client library takes no user from the URL.
+        let user = ConnectOptions::with_user_and_password("root".to_owned(), "p".to_owned());
+        let sender = user.connect(server.server.url()).await.unwrap();
         let asking = tokio::spawn(async move {
             loop {
                 if let Ok(answer) = sender.request("hooks.a", "x".into()).await {

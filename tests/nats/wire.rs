@@ -1,17 +1,23 @@
 //! A client that speaks the protocol itself, so that it sends what no library would.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use crate::support::hostler::PATIENCE;
+use crate::support::servers::unique;
 
 /// A connection to a server.
 pub struct Wire {
     stream: BufReader<TcpStream>,
+    /// Begin of a line whose end has not come yet.
+    begun: Vec<u8>,
+    /// Begin of the subjects for answers. Other clients of the server have others.
+    inbox: String,
     /// Number of requests.
     requests: u64,
 }
@@ -32,7 +38,8 @@ impl Wire {
         let (user, address) = rest.rsplit_once('@').map_or((None, rest), |(user, address)| (Some(user), address));
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut wire = Self { stream: BufReader::new(stream), requests: 0 };
+        let inbox = format!("_INBOX.{}", unique("wire"));
+        let mut wire = Self { stream: BufReader::new(stream), begun: Vec::new(), inbox, requests: 0 };
         assert!(wire.line().starts_with("INFO "));
         let mut options = json!({ "verbose": false, "pedantic": false, "headers": true, "no_responders": true });
         if let Some((name, password)) = user.and_then(|user| user.split_once(':')) {
@@ -61,17 +68,30 @@ impl Wire {
         while self.line() != "PONG" {}
     }
 
-    /// Sends a request, and returns the answer. `None`: nobody listens.
+    /// Sends a request, and returns the answer, which must come. `None`: nobody listens.
     pub fn ask(&mut self, subject: &str, body: &str) -> Option<Vec<u8>> {
+        self.request(subject, body).unwrap_or_else(|| panic!("{subject}: no answer came"))
+    }
+
+    /// Sends a request that may get lost, and returns the answer. `None`: nobody listens, or no answer came in time.
+    pub fn try_ask(&mut self, subject: &str, body: &str, within: Duration) -> Option<Vec<u8>> {
+        self.stream.get_ref().set_read_timeout(Some(within)).unwrap();
+        let answer = self.request(subject, body);
+        self.stream.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+        answer.flatten()
+    }
+
+    /// Sends a request, and returns the answer, in which `None` means that nobody listens. `None`: no answer came in time.
+    fn request(&mut self, subject: &str, body: &str) -> Option<Option<Vec<u8>>> {
         self.requests += 1;
         let number = self.requests;
-        let inbox = format!("_INBOX.wire.{}.{number}", std::process::id());
+        let inbox = format!("{}.{number}", self.inbox);
         self.write(
             format!("SUB {inbox} {number}\r\nUNSUB {number} 1\r\nPUB {subject} {inbox} {}\r\n{body}\r\n", body.len())
                 .as_bytes(),
         );
         loop {
-            let line = self.line();
+            let line = self.next_line()?;
             let words: Vec<&str> = line.split(' ').collect();
             match words[0] {
                 "PING" => self.write(b"PONG\r\n"),
@@ -79,7 +99,10 @@ impl Wire {
                     let mut payload = vec![0; words.last().unwrap().parse::<usize>().unwrap() + 2];
                     self.stream.read_exact(&mut payload).unwrap();
                     payload.truncate(payload.len() - 2);
-                    return (words[0] == "MSG").then_some(payload);
+                    // An earlier request may be answered late.
+                    if words[1] == inbox {
+                        return Some((words[0] == "MSG").then_some(payload));
+                    }
                 }
                 "-ERR" => panic!("{subject}: {line}"),
                 _ => {}
@@ -123,8 +146,15 @@ impl Wire {
     }
 
     fn line(&mut self) -> String {
-        let mut line = Vec::new();
-        self.stream.read_until(b'\n', &mut line).unwrap();
-        String::from_utf8_lossy(&line).trim_end().to_owned()
+        self.next_line().expect("the server says something")
+    }
+
+    /// Returns the next line. `None`: it does not come in time.
+    fn next_line(&mut self) -> Option<String> {
+        match self.stream.read_until(b'\n', &mut self.begun) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return None,
+            read => assert!(read.unwrap() > 0 || !self.begun.is_empty(), "the server closed the connection"),
+        }
+        Some(String::from_utf8_lossy(&std::mem::take(&mut self.begun)).trim_end().to_owned())
     }
 }
