@@ -142,7 +142,8 @@ fn no_answer_is_a_command_to_the_server() {
     let sender = Sender::of(server);
     let world = world(server, &sender.config(""));
     let mut host = listening(&world, &sender);
-    let (subject, command) = (format!("{}.a", sender.root), format!("$JS.ACK.{}", sender.root));
+    // A server refuses `$JS.ACK` itself. This one would write a key.
+    let (subject, command) = (format!("{}.a", sender.root), format!("$KV.{}.key", sender.root));
     let mut commands = sender.runtime.block_on(sender.client.subscribe(command.clone())).unwrap();
     sender.runtime.block_on(sender.client.publish_with_reply(subject, command, "ack".into())).unwrap();
     assert_eq!(sender.answer("ack"), "+ACK");
