@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -214,12 +215,13 @@ fn a_consumer_that_is_deleted_is_reported_and_taken_up_again() {
     }
 }
 
-/// A config of the server with a user who may do everything but this.
-fn permissions(denied: &str) -> String {
+/// A config of the server with the folder of its data, and a user who may do everything but this.
+fn permissions(denied: &str, data: &Path) -> String {
     let denied = if denied.is_empty() { String::new() } else { format!("publish: {{ deny: [\"{denied}\"] }}") };
     format!(
-        "authorization {{ users: [ \
-           {{ user: admin, password: admin }}, {{ user: me, password: secret, permissions: {{ {denied} }} }} ] }}\n"
+        "jetstream {{ \n store_dir = '{}' \n }} \n authorization {{ users: [ \
+           {{ user: admin, password: admin }}, {{ user: me, password: secret, permissions: {{ {denied} }} }} ] }}\n",
+        data.display()
     )
 }
 
@@ -232,16 +234,16 @@ fn permissions_that_are_withdrawn_are_reported() {
         (Version::Newest, "$JS.ACK.>"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join("nats.conf");
-        fs::write(&config, permissions("")).unwrap();
-        let server = Nats::start_with(version, &["-c", config.to_str().unwrap()]);
+        let (config, data) = (folder.path().join("nats.conf"), folder.path().join("data"));
+        fs::write(&config, permissions("", &data)).unwrap();
+        let server = Nats::start_from(version, &config);
         let with = |user: &str| server.url().replace("nats://", &format!("nats://{user}@"));
         let mut world = world(&server, &WORK.replace("healthcheck_timeout = '60s'", "healthcheck_timeout = '31s'"));
         world.set("HOSTLER_QUEUE__NATS__URL", with("me:secret"));
         let mut host = world.started();
         world.send("work", ["ack"]);
         host.settled(1);
-        fs::write(&config, permissions(denied)).unwrap();
+        fs::write(&config, permissions(denied, &data)).unwrap();
         server.reload();
         world.set("HOSTLER_QUEUE__NATS__URL", with("admin:admin"));
         world.send("work", ["ack"]);
@@ -253,7 +255,7 @@ fn permissions_that_are_withdrawn_are_reported() {
         if denied.contains("NEXT") {
             until("the health file says so", PATIENCE, is_unhealthy);
         }
-        fs::write(&config, permissions("")).unwrap();
+        fs::write(&config, permissions("", &data)).unwrap();
         server.reload();
         until("it is handled", PATIENCE, || {
             let depth = world.depth("work");

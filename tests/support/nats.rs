@@ -50,7 +50,8 @@ pub struct Nats {
     args: Vec<String>,
     /// Folder of this run, which its end removes.
     run: TempDir,
-    data: TempDir,
+    /// Folder of the data. `None`: the config names it.
+    data: Option<TempDir>,
 }
 
 impl Nats {
@@ -61,9 +62,17 @@ impl Nats {
 
     /// Starts a server with further arguments. Waits until it listens.
     pub fn start_with(version: Version, args: &[&str]) -> Self {
-        let data = tempfile::tempdir().unwrap();
+        Self::start_in(version, Some(tempfile::tempdir().unwrap()), args)
+    }
+
+    /// Starts a server whose config names the folder of its data. The oldest one loses JetStream when it reads another config again.
+    pub fn start_from(version: Version, config: &Path) -> Self {
+        Self::start_in(version, None, &["-c", config.to_str().unwrap()])
+    }
+
+    fn start_in(version: Version, data: Option<TempDir>, args: &[&str]) -> Self {
         let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let (keeper, run, port) = launch(version, -1, data.path(), &args);
+        let (keeper, run, port) = launch(version, -1, data.as_ref().map(TempDir::path), &args);
         Self { version, keeper, port, args, run, data }
     }
 
@@ -91,13 +100,15 @@ impl Nats {
 
     /// Starts the server again after its end, at the same port, with the data that it left.
     pub fn start_again(&mut self) {
-        let (keeper, run, port) = launch(self.version, self.port.into(), self.data.path(), &self.args);
+        let (keeper, run, port) =
+            launch(self.version, self.port.into(), self.data.as_ref().map(TempDir::path), &self.args);
         (self.keeper, self.run, self.port) = (keeper, run, port);
     }
 
     /// Removes the data of the server, which has ended.
     pub fn lose_data(&self) {
-        fs::remove_dir_all(self.data.path().join("jetstream")).unwrap();
+        let data = self.data.as_ref().expect("the folder is that of the server");
+        fs::remove_dir_all(data.path().join("jetstream")).unwrap();
     }
 
     /// Stops the server's process, with its timers and its connections, until [`Self::thaw`].
@@ -129,10 +140,13 @@ impl Drop for Nats {
 }
 
 /// Starts a server, and returns its keeper, the folder of the run, and the port. `port`: -1 for any.
-fn launch(version: Version, port: i32, data: &Path, args: &[String]) -> (Child, TempDir, u16) {
+fn launch(version: Version, port: i32, data: Option<&Path>, args: &[String]) -> (Child, TempDir, u16) {
     let run = tempfile::tempdir().unwrap();
     let mut command = Command::new(version.program());
-    command.args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"]).arg(data);
+    command.args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js"]);
+    if let Some(data) = data {
+        command.arg("-sd").arg(data);
+    }
     command.arg("--ports_file_dir").arg(run.path()).args(args);
     let mut keeper = keeper(run.path(), &command);
     let (port, _) = until("the server listens", PATIENCE, || {
