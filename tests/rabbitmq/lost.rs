@@ -23,16 +23,17 @@ struct Pair {
 impl Pair {
     /// `url`: address at which the first host reaches the server.
     fn start(server: &RabbitMq, url: String) -> Self {
-        let mut world = world(server, WORK);
+        let work = WORK.replace("'30s'", "'120s'").replace("'60s'", "'150s'");
+        let mut world = world(server, &work);
         world.set("HOSTLER_QUEUE__RABBITMQ__HEARTBEAT", format!("{}s", HEARTBEAT.as_secs()));
         world.provision();
-        world.send("work", ["w25000"; 2]);
+        world.send("work", ["w90000"; 2]);
         world.set(URL, url);
         let first = world.started();
         is_busy(&first, &world, 2);
         world.set(URL, server.url());
         world.set(HEALTH_FILE, "second.json".to_owned());
-        world.config(&WORK.replace("run-word", "main-echoes"));
+        world.config(&work.replace("run-word", "main-echoes"));
         let second = world.started();
         world.set(HEALTH_FILE, "health.json".to_owned());
         Self { world, first, second }

@@ -216,13 +216,15 @@ async fn eval(server: &'static RabbitMq, expression: String) -> String {
     tokio::task::spawn_blocking(move || server.eval(&expression)).await.unwrap()
 }
 
-/// Lets the server itself note the largest number of channels that a user has, as its tool may be slower than the senders.
+/// Lets the server itself note the largest number of channels that a user has, as its tool may be slower than the senders. It stops
+/// after some minutes, also if the test has failed before it ends the watch.
 fn watching(user: &str) -> String {
     let connections = "rabbit_networking:connection_info_all([user, channels])";
     let count = format!("lists:sum([C || [{{user, <<\"{user}\">>}}, {{channels, C}}] <- {connections}])");
     let note = format!("Most = max(Last, {count}), application:set_env(rabbit, 'most-{user}', Most), timer:sleep(20)");
-    let again = format!("case application:get_env(rabbit, 'end-{user}') of undefined -> Watch(Most); _ -> ok end");
-    format!("spawn(fun() -> (fun Watch(Last) -> {note}, {again} end)(0) end).")
+    let is_ended = format!("Left =:= 0 orelse application:get_env(rabbit, 'end-{user}') =/= undefined");
+    let again = format!("case {is_ended} of true -> ok; false -> Watch(Most, Left - 1) end");
+    format!("spawn(fun() -> (fun Watch(Last, Left) -> {note}, {again} end)(0, 10000) end).")
 }
 
 /// Each try to publish would otherwise have a channel for as long as the queue has no leader.

@@ -233,3 +233,49 @@ async fn a_filter_that_is_narrowed_holds_at_once() {
     let error = broker.open(&fed(&[&"k".repeat(256)])).await.map(drop).unwrap_err();
     assert!(matches!(&error, QueueError::Refused(text) if text.contains("shop.jobs")), "{error:?}");
 }
+
+/// None of these acks is for several messages, and all are of one receive.
+#[tokio::test]
+async fn acks_of_a_command_that_are_sent_one_by_one_hold_when_it_ends() {
+    let server = shared().await;
+    let known = Options { ordered: vec![jobs()], ..options(server.url(), &format!("{}-", unique("single"))) };
+    let making = RabbitBroker::connect(known.clone()).await.unwrap();
+    making.open(&spec(true)).await.unwrap();
+    for group in 0..60 {
+        send(&making, 1, Some(&format!("g{group}"))).await;
+    }
+    let command = RabbitBroker::connect(known).await.unwrap();
+    let stored = command.open_stored(&jobs()).await.unwrap();
+    let (mut heads, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+    while heads.len() < 60 {
+        assert!(Instant::now() < deadline, "{}", heads.len());
+        heads.extend(receive(&stored, 60 - heads.len(), Duration::from_secs(1)).await.unwrap());
+    }
+    for head in heads.into_iter().rev() {
+        ack(&stored, head).await;
+    }
+    drop((stored, command));
+    let queue = making.open(&spec(true)).await.unwrap();
+    let left = receive(&queue, 10, Duration::from_secs(2)).await.unwrap();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(making.depths(&[jobs()]).await.unwrap()[0].visible, 0);
+}
+
+/// A command goes through a queue of any length with the messages of one prefetch in memory.
+#[tokio::test]
+async fn a_command_has_no_more_of_an_ordered_queue_than_its_prefetch() {
+    const PREFETCH: u64 = 1000;
+    const MORE: u64 = 100;
+    let server = shared().await;
+    let known = Options { ordered: vec![jobs()], ..options(server.url(), &format!("{}-", unique("ahead"))) };
+    let making = RabbitBroker::connect(known.clone()).await.unwrap();
+    making.open(&spec(true)).await.unwrap();
+    send(&making, usize::try_from(PREFETCH + MORE).unwrap(), Some("g")).await;
+    let command = RabbitBroker::connect(known).await.unwrap();
+    let stored = command.open_stored(&jobs()).await.unwrap();
+    for settled in 0..5 {
+        ack(&stored, next(&stored).await).await;
+        let on_server = making.depths(&[jobs()]).await.unwrap()[0].visible;
+        assert!(on_server >= MORE - settled - 1, "{on_server} of {MORE} after {settled} rounds");
+    }
+}
