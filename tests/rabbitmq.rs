@@ -10,7 +10,6 @@ mod lost;
 mod migrating;
 mod pauses;
 mod publishing;
-mod redeclared;
 mod sent_ahead;
 mod topology;
 

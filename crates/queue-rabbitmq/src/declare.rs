@@ -87,15 +87,6 @@ impl Declarer {
         Ok(drifts)
     }
 
-    /// Makes all bindings of a channel's queue, which exists.
-    ///
-    /// # Errors
-    /// The queue or the ladder is missing, or the user may not bind the queue.
-    pub(super) async fn bind_channel(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
-        self.land(&self.names.full(spec.channel.queue())).await?;
-        self.feed(spec).await
-    }
-
     /// Creates the exchange of a channel if it is missing, and lets it deliver to the channel's queue.
     async fn feed(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
         let Some(exchange) = spec.channel.exchange() else { return Ok(()) };

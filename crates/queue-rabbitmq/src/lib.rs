@@ -21,7 +21,6 @@
 //! | `confirms` | the server's answers to a batch of messages | none |
 //! | `publisher` | confirmed publishes | server |
 //! | `declare` | declarations and look-ups | server |
-//! | `rebind` | bindings after a queue was declared again | server |
 //! | `send` | messages to queues and exchanges | through `publisher` |
 //! | `queue` | receives; `queue/triage` decides, `queue/feed` takes messages, `queue/settle` settles; all by `queue/shared` | server |
 //! | `look` | queues for commands, which take what they ask for; `look/leases` has the leases | server |
@@ -47,7 +46,6 @@ pub mod permissions;
 mod provision;
 mod publisher;
 mod queue;
-mod rebind;
 mod repaired;
 mod screen;
 mod send;
@@ -206,7 +204,14 @@ impl Service {
                 Err(error) => tracing::debug!(queue = queue.name, %error, "the form of the queue is not compared"),
             }
         }
-        self.check_bindings(spec).await
+        let (findings, _) = self.inspect_bindings(spec).await?;
+        if let Some(finding) = findings.iter().find(|finding| finding.fatal) {
+            return Err(QueueError::Refused(finding.to_string()));
+        }
+        for finding in findings {
+            tracing::warn!("{finding}");
+        }
+        Ok(())
     }
 
     /// Returns `true` if a queue that exists hands a message that is rejected to its dead-letter queue, as hostler declares it.
@@ -336,7 +341,7 @@ impl Broker for RabbitBroker {
         let exchange = spec.channel.exchange().filter(|_| topology::is_loose(&spec.filter)).map(full);
         Ok(self.opened(Source {
             channel: spec.channel.clone(),
-            spec: Some(spec.clone()),
+            is_for_command: false,
             queue: full(spec.channel.queue()),
             dead_letters: spec.max_receives.map(|_| full(&spec.channel.dead_letter_queue())),
             max_receives: spec.max_receives,
@@ -416,7 +421,7 @@ impl Admin for RabbitBroker {
         }
         Ok(self.opened(Source {
             channel: channel.clone(),
-            spec: None,
+            is_for_command: true,
             queue,
             dead_letters: None,
             max_receives: None,

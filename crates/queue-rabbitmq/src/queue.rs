@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler_queue::{
-    ChannelSpec, Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
+    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
 };
 use hostler_types::channel::{Channel, Filter};
 use tokio::sync::Mutex;
@@ -21,11 +21,9 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::feed::{Feed, Need};
-use self::shared::BindingsState;
 pub(super) use self::shared::Shared;
 use super::Service;
 use super::ladder;
-use super::send::missing;
 use super::unacked::Unacked;
 
 /// Limits of this driver. The server limits a lease (`consumer_timeout`, 30 minutes by default) by taking the message back.
@@ -51,8 +49,8 @@ const STAND_BY: Duration = Duration::from_secs(1);
 pub(super) struct Source {
     /// The channel, for the story of dead letters.
     pub(super) channel: Channel,
-    /// The consumer's demands in full, by which the bindings of the queue are looked after. `None`: a command looks at the queue.
-    pub(super) spec: Option<ChannelSpec>,
+    /// Set if a command uses the queue, and may end at once after a settlement.
+    pub(super) is_for_command: bool,
     /// Name of the queue on the server.
     pub(super) queue: String,
     /// Name of the dead-letter queue on the server. `None`: there is none.
@@ -108,10 +106,6 @@ impl RabbitQueue {
                 return Ok(false);
             }
             bury(&mut feed);
-            tokio::select! {
-                rebound = self.rebind(deadline) => rebound?,
-                () = stop.cancelled() => return Ok(false),
-            }
             if let Some(open) = &mut *feed {
                 let resumed = open.resume(self.shared.window(max)).await;
                 bury(&mut feed);
@@ -135,21 +129,6 @@ impl RabbitQueue {
                 () = stop.cancelled() => return Ok(false),
             }
         }
-    }
-
-    /// Looks after the bindings of the queue, unless they are known to exist.
-    async fn rebind(&self, deadline: Instant) -> Result<(), QueueError> {
-        let shared = &self.shared;
-        let (service, source, bindings) = (&shared.service, &shared.source, shared.lock().bindings);
-        let Some(spec) = source.spec.as_ref().filter(|_| bindings != BindingsState::Sure) else { return Ok(()) };
-        service.consuming.get(deadline).await?;
-        if service.declarer.ready(&source.queue).await?.is_none() {
-            shared.set_bindings(BindingsState::Gone);
-            return Err(missing(&format!("queue `{}`", source.queue), service.options.create_missing));
-        }
-        service.rebind(spec, bindings == BindingsState::Gone).await?;
-        shared.set_bindings(BindingsState::Sure);
-        Ok(())
     }
 
     async fn takes_turn(&self, deadline: Instant, stop: &CancellationToken) -> Result<bool, QueueError> {
@@ -248,7 +227,7 @@ impl RabbitQueue {
     /// Waits until the queue has all acks, if a command has settled messages: the command may end next, and its channel with it. A
     /// consumer goes on.
     async fn flush(&self) -> Result<(), LeaseError> {
-        if self.shared.source.spec.is_some() {
+        if !self.shared.source.is_for_command {
             return Ok(());
         }
         let mut feed = self.feed.lock().await;
@@ -362,7 +341,6 @@ impl Queue for RabbitQueue {
         };
         bury(&mut feed);
         drop(feed);
-        self.shared.doubt_bindings();
         self.shared.give_back(given_back).await;
         if self.shared.source.ordered {
             self.close_if_idle().await;

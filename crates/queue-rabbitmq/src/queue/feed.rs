@@ -18,7 +18,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::answer::{PATIENCE, answer, no_answer};
-use super::shared::{Acks, InflowEnd, Shared};
+use super::shared::{Acks, Shared};
 use crate::envelope::Mail;
 use crate::fault::{is_missing, queue_error};
 use crate::send::missing;
@@ -319,10 +319,10 @@ impl Glance {
         if let Some((consumer, pumping)) = &mut self.consumer {
             let drawn = draw(&self.shared, consumer, &mut Context::from_waker(Waker::noop()), self.acks.number);
             // The client library reports an end once, so the pump does not hear of it. `Feed::stop` ends the pump first.
-            if let Poll::Ready(end) = drawn
+            if let Poll::Ready(why) = drawn
                 && !pumping.is_finished()
             {
-                self.shared.end_inflow(self.acks.number, end);
+                self.shared.end(self.acks.number, &why);
             }
         }
         let state = self.shared.lock();
@@ -348,21 +348,23 @@ fn cannot_receive(shared: &Shared, error: &lapin::Error) -> QueueError {
 
 /// Takes messages until the server sends no more, and then ends the channel.
 async fn run_pump(shared: Arc<Shared>, mut consumer: Consumer, number: u64) {
-    let end = std::future::poll_fn(|cx| draw(&shared, &mut consumer, cx, number)).await;
-    shared.end_inflow(number, end);
+    let why = std::future::poll_fn(|cx| draw(&shared, &mut consumer, cx, number)).await;
+    shared.end(number, &why);
 }
 
 /// Takes the messages that have come. Ready with the reason when there will be no more. The messages are taken and noted under
 /// one lock, as two tasks may do so, and the order counts.
-fn draw(shared: &Shared, consumer: &mut Consumer, cx: &mut Context<'_>, number: u64) -> Poll<InflowEnd> {
+fn draw(shared: &Shared, consumer: &mut Consumer, cx: &mut Context<'_>, number: u64) -> Poll<String> {
     let is_ladder = |exchange: &str| shared.service.names.is_ladder(exchange);
     let ordered = shared.source.ordered;
     shared.change(|unacked| {
         loop {
             match Pin::new(&mut *consumer).poll_next(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) => return Poll::Ready(InflowEnd::Cancelled),
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(InflowEnd::Failed(error.to_string())),
+                Poll::Ready(None) => {
+                    return Poll::Ready("RabbitMQ cancelled the consumer; was the queue deleted?".to_owned());
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(error.to_string()),
                 Poll::Ready(Some(Ok(_))) if unacked.channel() != number => {}
                 Poll::Ready(Some(Ok(delivery))) => {
                     let now = SystemTime::now();

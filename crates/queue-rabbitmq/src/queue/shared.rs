@@ -22,28 +22,6 @@ pub(in crate::queue) struct SharedState {
     taken_back: Vec<LeaseHandle>,
     /// Reason why the last channel ended. `None`: it has not, or it was closed.
     pub(super) ended: Option<String>,
-    /// State of the bindings that the queue had when it was opened.
-    pub(super) bindings: BindingsState,
-}
-
-/// State of a queue's bindings, as far as is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::queue) enum BindingsState {
-    /// They exist.
-    Sure,
-    /// Nothing was received for a while, in which the queue may have been deleted and declared again.
-    Unsure,
-    /// The queue was deleted.
-    Gone,
-}
-
-/// Reason why the server sends no more messages.
-#[derive(Debug)]
-pub(super) enum InflowEnd {
-    /// The server has cancelled the consumer, because its queue is gone.
-    Cancelled,
-    /// The client's error.
-    Failed(String),
 }
 
 /// The messages of a queue in this process. The tasks of the queue use it at the same time.
@@ -108,8 +86,7 @@ impl Shared {
     pub(super) fn new(service: Arc<Service>, source: Source) -> Self {
         let unacked = Unacked::new(source.ordered);
         let unacked = if source.channel.of_dead_letters().is_some() { unacked.ignore_count() } else { unacked };
-        let state =
-            SharedState { unacked, acks: None, taken_back: Vec::new(), ended: None, bindings: BindingsState::Sure };
+        let state = SharedState { unacked, acks: None, taken_back: Vec::new(), ended: None };
         let (changed, sooner, lost) = (Notify::new(), Notify::new(), Notify::new());
         let (is_narrow, has_net, has_turn) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
         Self { service, source, state: Mutex::new(state), changed, sooner, lost, is_narrow, has_net, has_turn }
@@ -163,29 +140,6 @@ impl Shared {
         }
     }
 
-    /// Ends the channel with this number as [`Self::end`] does.
-    pub(super) fn end_inflow(&self, number: u64, end: InflowEnd) {
-        match end {
-            InflowEnd::Failed(why) => self.end(number, &why),
-            InflowEnd::Cancelled => {
-                if self.is_current(number) {
-                    self.set_bindings(BindingsState::Gone);
-                }
-                self.end(number, "RabbitMQ cancelled the consumer; was the queue deleted?");
-            }
-        }
-    }
-
-    /// Notes the state of the queue's bindings.
-    pub(super) fn set_bindings(&self, bindings: BindingsState) {
-        self.lock().bindings = bindings;
-    }
-
-    /// Notes that nothing is received for a while.
-    pub(super) fn doubt_bindings(&self) {
-        doubt(&mut self.lock().bindings);
-    }
-
     /// Ends the channel with this number without a fault, unless it has ended. The caller closes it.
     pub(super) fn close(&self, number: u64) {
         let mut state = self.lock();
@@ -197,11 +151,7 @@ impl Shared {
     /// Ends the channel with this number, and returns it. `None`: it has ended.
     fn renew(&self, state: &mut SharedState, number: u64) -> Option<Acks> {
         let is_current = state.acks.as_ref().is_some_and(|acks| acks.number == number);
-        if !is_current {
-            return None;
-        }
-        doubt(&mut state.bindings);
-        self.lose(state)
+        if is_current { self.lose(state) } else { None }
     }
 
     /// Ends the channel, and returns it. `None`: there is none. The server takes its messages back, so their leases are lost.
@@ -259,11 +209,5 @@ impl Shared {
     /// Returns the number of messages in this process that are visible: not handed out and not held back.
     pub(crate) fn visible(&self) -> u64 {
         self.lock().unacked.waiting().0 as u64
-    }
-}
-
-fn doubt(bindings: &mut BindingsState) {
-    if *bindings == BindingsState::Sure {
-        *bindings = BindingsState::Unsure;
     }
 }

@@ -79,7 +79,7 @@ mod tests {
     fn source(channel: &str) -> Source {
         Source {
             channel: channel.parse().unwrap(),
-            spec: None,
+            is_for_command: true,
             queue: channel.to_owned(),
             dead_letters: Some("dead".to_owned()),
             max_receives: Some(5),
