@@ -364,7 +364,7 @@ mod tests {
         }
         assert_eq!(
             schema["properties"]["consumers"]["additionalProperties"]["required"],
-            serde_json::json!(["channel", "handler"])
+            serde_json::json!(["handler"])
         );
         assert_eq!(schema["properties"]["host"]["additionalProperties"], serde_json::json!(false));
         let consumer = &schema["properties"]["consumers"]["additionalProperties"]["properties"];

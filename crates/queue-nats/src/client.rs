@@ -10,14 +10,13 @@ use std::time::Duration;
 use async_nats::client::{FlushError, PublishError, RequestError, SubscribeError};
 use async_nats::connection::State;
 use async_nats::{HeaderMap, Message, Request, ServerInfo, Subscriber, ToSubject};
+use async_trait::async_trait;
 use bytes::Bytes;
 use hostler_queue::QueueError;
 use hostler_types::Backoff;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-
-use super::line::Connector;
 
 /// Delays before a replacement is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
@@ -32,6 +31,22 @@ impl Life {
         // An error means that the client is never used.
         let _ = self.0.wait_for(|is_used| *is_used).await;
     }
+}
+
+/// Maker of clients, which hears of their lives.
+#[async_trait]
+pub(crate) trait Connect: Send + Sync + 'static {
+    /// Connects. The client's events count as soon as its life has begun.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses the user.
+    async fn connect(&self, life: Life) -> Result<async_nats::Client, QueueError>;
+
+    /// Notes that a client is connected, and in use.
+    fn began(&self);
+
+    /// Notes that a client gave up.
+    fn ended(&self);
 }
 
 /// State that the client shares with the task that replaces it.
@@ -53,7 +68,7 @@ impl Client {
     ///
     /// # Errors
     /// The error of the first attempt.
-    pub(crate) async fn connect(connector: Connector) -> Result<Self, QueueError> {
+    pub(crate) async fn connect(connector: impl Connect) -> Result<Self, QueueError> {
         let (client, used) = connected(&connector).await?;
         let current = Arc::new(Current { client: RwLock::new(client), has_ended: AtomicBool::new(false) });
         begin(&connector, &used);
@@ -138,19 +153,19 @@ impl Client {
 }
 
 /// Returns a connected client, and the value by which its use begins, and by which its end is noticed.
-async fn connected(connector: &Connector) -> Result<(Arc<async_nats::Client>, watch::Sender<bool>), QueueError> {
+async fn connected(connector: &impl Connect) -> Result<(Arc<async_nats::Client>, watch::Sender<bool>), QueueError> {
     let (used, life) = watch::channel(false);
     let client = connector.connect(Life(life)).await?;
     Ok((Arc::new(client), used))
 }
 
-fn begin(connector: &Connector, used: &watch::Sender<bool>) {
+fn begin(connector: &impl Connect, used: &watch::Sender<bool>) {
     connector.began();
     used.send_replace(true);
 }
 
 /// Replaces the client each time that its task ends.
-async fn keep(current: Arc<Current>, connector: Connector, mut used: watch::Sender<bool>) {
+async fn keep(current: Arc<Current>, connector: impl Connect, mut used: watch::Sender<bool>) {
     loop {
         used.closed().await;
         current.has_ended.store(true, Ordering::Release);
@@ -163,7 +178,7 @@ async fn keep(current: Arc<Current>, connector: Connector, mut used: watch::Send
     }
 }
 
-async fn replacement(connector: &Connector) -> (Arc<async_nats::Client>, watch::Sender<bool>) {
+async fn replacement(connector: &impl Connect) -> (Arc<async_nats::Client>, watch::Sender<bool>) {
     let mut failures = 0;
     loop {
         match connected(connector).await {

@@ -23,8 +23,8 @@ use super::api::{self, PublishError};
 use super::declare::missing;
 use super::envelope::Mail;
 use super::pulls::{End, LONGEST, Pulls, Wanted, request_of};
-use super::queue::Source;
 use super::screening::{Screening, Watched};
+use super::source::Source;
 use super::stamp::Stamp;
 
 /// Messages that one request asks for, and their bytes, which are at least the largest message's.

@@ -19,6 +19,7 @@
 //! | `screening` | sets messages aside that end the connection | through `api` |
 //! | `declare` | creates streams and consumers, and compares | through `api` |
 //! | `notes` | deliveries that are no attempts | through `api` |
+//! | `source` | what the consumer of a queue asks for | none |
 //! | `send` | messages to queues and exchanges | through `api` |
 //! | `queue` | receives; `queue/session` takes messages, `queue/settle` settles; all by `queue/shared` | server |
 //! | `replies` | answers of receivers to requests | none |
@@ -51,6 +52,7 @@ pub mod replies;
 mod requests;
 mod screening;
 mod send;
+mod source;
 mod stamp;
 mod subjects;
 mod topology;
@@ -74,8 +76,9 @@ use declare::{Declarer, Timers, missing};
 use line::Line;
 use names::{CONSUMER, Names};
 use notes::Notes;
-use queue::{NatsQueue, Shared, Source};
+use queue::{NatsQueue, Shared};
 use send::Targets;
+use source::Source;
 use subjects::SubjectQueue;
 use topology::Common;
 

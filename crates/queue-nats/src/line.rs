@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::{ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind, ServerError};
+use async_trait::async_trait;
 use bytes::Bytes;
 use hostler_queue::{Link, QueueError};
 use hostler_types::Backoff;
@@ -20,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Options;
 use super::address::{Address, User};
-use super::client::{Client, Life};
+use super::client::{Client, Connect, Life};
 
 /// Delays before the connection is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
@@ -335,12 +336,9 @@ pub(crate) struct Connector {
     events: Arc<Events>,
 }
 
-impl Connector {
-    /// Connects. The client's events count as soon as its life has begun.
-    ///
-    /// # Errors
-    /// As [`Line::connect`].
-    pub(crate) async fn connect(&self, life: Life) -> Result<async_nats::Client, QueueError> {
+#[async_trait]
+impl Connect for Connector {
+    async fn connect(&self, life: Life) -> Result<async_nats::Client, QueueError> {
         let events = Arc::clone(&self.events);
         let connecting = settings(&self.options, &self.address)?
             .event_callback(move |event| {
@@ -363,13 +361,11 @@ impl Connector {
         })
     }
 
-    /// Notes that a client is connected, and in use.
-    pub(crate) fn began(&self) {
+    fn began(&self) {
         self.events.take(&Event::Connected);
     }
 
-    /// Notes that a client gave up.
-    pub(crate) fn ended(&self) {
+    fn ended(&self) {
         let why = "its client gave up, over a message that it cannot read";
         *self.events.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
         self.events.disconnected();

@@ -12,7 +12,6 @@ use futures_util::future::join_all;
 use hostler_queue::{
     Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
 };
-use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::MAX_DELAY;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -28,6 +27,7 @@ use crate::forward::Forwarder;
 use crate::hand::{Hand, Handed, Key};
 use crate::line::{Line, Unanswered, Watch};
 use crate::pulls::LONGEST;
+use crate::source::Source;
 
 /// Limits of this driver.
 pub(crate) const LIMITS: Limits = Limits {
@@ -55,26 +55,6 @@ const LAST: Duration = Duration::from_secs(2);
 
 /// Shortest wait for messages. A shorter one would end on the server before it began.
 const SHORTEST: Duration = Duration::from_millis(20);
-
-/// The queue of a consumer, and the consumer's demands on it.
-#[derive(Debug)]
-pub(crate) struct Source {
-    /// The channel, for the story of dead letters.
-    pub(crate) channel: Channel,
-    pub(crate) stream: String,
-    /// Consumer that all receivers share.
-    pub(crate) consumer: String,
-    /// Name of the dead-letter queue, without the prefix. `None`: there is none.
-    pub(crate) dead_letters: Option<String>,
-    /// Number of attempts after which a message is dead-lettered when it is received again.
-    pub(crate) max_receives: Option<u32>,
-    pub(crate) ordered: bool,
-    /// Exchanges that feed the queue. The filter is applied to their messages.
-    pub(crate) exchanges: Vec<String>,
-    pub(crate) filter: Filter,
-    /// Time after which the server delivers a message again.
-    pub(crate) server: Duration,
-}
 
 /// An opened queue. Receives nothing from the server until the first receive.
 pub(crate) struct NatsQueue {

@@ -8,19 +8,8 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 /// `tracing` targets whose `debug` and `trace` levels log whole requests, including message bodies and signatures. They
 /// are limited to `info`, whatever the level of the log is. The limit does not apply to a target or module that
 /// `RUST_LOG` names.
-const TALKATIVE: [&str; 11] = [
-    "amq_protocol",
-    "async_nats",
-    "aws",
-    "h2",
-    "hyper",
-    "lapin",
-    "reqwest",
-    "rustls",
-    "tonic",
-    "tower",
-    "wasmtime_wasi_http",
-];
+const TALKATIVE: [&str; 10] =
+    ["amq_protocol", "aws", "h2", "hyper", "lapin", "reqwest", "rustls", "tonic", "tower", "wasmtime_wasi_http"];
 
 /// Directives that suppress warnings and errors of `tracing` targets, each with the targets that ask for them: if `RUST_LOG`
 /// names one of these, nothing is suppressed.

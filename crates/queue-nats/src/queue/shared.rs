@@ -10,11 +10,11 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Source;
 use crate::envelope::Mail;
 use crate::hand::{Hand, Handed};
 use crate::pulls::{End, Pulls, request_of};
 use crate::screening::{Screening, Watched};
+use crate::source::Source;
 use crate::stamp::Stamp;
 use crate::{Service, server_wait};
 
