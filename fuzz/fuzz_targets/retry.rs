@@ -1,4 +1,4 @@
-//! What reaches the retry service by NATS: headers of producers, a line each, and replies of receivers. A header is read, or
+//! The input of the retry service from NATS: headers of producers, a line each, and replies of receivers. A header is read, or
 //! refused by its name. Settings stay within their limits, and come out of the store as they went in. Only an empty reply and
 //! `+ACK` acknowledge a message.
 

@@ -140,7 +140,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, cuts: Option<Arc<AtomicUsize>>) 
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// What was under way counts as an attempt of no message, so none is given up.
+/// A message that was under way spends no attempt, so none is given up.
 #[test]
 fn connections_that_are_cut_in_the_middle_lose_nothing() {
     for version in [Version::Oldest, Version::Newest] {
@@ -197,7 +197,7 @@ fn a_stream_that_is_deleted_is_reported_and_taken_up_again() {
     }
 }
 
-/// What was delivered before is delivered again to the new consumer, as new.
+/// A message that was delivered before is delivered again to the new consumer, as new.
 #[test]
 fn a_consumer_that_is_deleted_is_reported_and_taken_up_again() {
     for version in [Version::Oldest, Version::Newest] {

@@ -27,7 +27,7 @@ const REPLY: Duration = Duration::from_secs(2);
 /// Longest time from a delivery to the write that removes its message, on a slow machine.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// What the producers know.
+/// The producers' knowledge.
 #[derive(Default)]
 struct Sent {
     next: AtomicUsize,

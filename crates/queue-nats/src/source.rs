@@ -1,4 +1,4 @@
-//! What the consumer of a queue asks for.
+//! A queue as its consumer asks for it.
 
 use std::time::Duration;
 

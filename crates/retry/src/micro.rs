@@ -103,7 +103,7 @@ impl Tally {
     }
 }
 
-/// What the service tells about itself.
+/// The service's description of itself.
 pub(crate) struct Card {
     id: String,
     started: Timestamp,

@@ -11,7 +11,7 @@ use hostler_guest::{Failure, Message, Outcome, handler};
 /// Longest wait that a receiver may ask for.
 const LONGEST: Duration = Duration::from_secs(12 * 3600);
 
-/// What came back from a receiver.
+/// The response of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Response {
     status: u16,

@@ -66,7 +66,7 @@ const PROOF: Millis = 1_000;
 /// Longest time for a proof. A connection that takes longer was stuck, and the receivers may not have had their time.
 const PROMPT: Millis = 500;
 
-/// What a message needs to be delivered.
+/// The parts of a message that its delivery needs.
 #[derive(Debug)]
 pub struct Content {
     /// Id of the message.

@@ -25,9 +25,9 @@ pub(crate) const NAME: &str = "retry";
 pub struct Ended<'a> {
     /// Id of the message.
     pub id: &'a str,
-    /// What the receiver did.
+    /// Outcome of the delivery.
     pub outcome: OutcomeKind,
-    /// What happens to the message: `ack`, `release`, `dead-letter` or `none`.
+    /// Fate of the message: `ack`, `release`, `dead-letter` or `none`.
     pub disposition: &'static str,
     /// Number of the delivery.
     pub attempt: u32,

@@ -169,7 +169,7 @@ pub struct Report<C> {
     pub subject: Arc<str>,
     /// Number of deliveries so far.
     pub attempts: u32,
-    /// What happened.
+    /// Outcome of the delivery.
     pub outcome: Outcome,
     /// Content.
     pub content: Arc<C>,

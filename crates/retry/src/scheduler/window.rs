@@ -46,13 +46,13 @@ pub(super) struct Window {
     max: Room,
     /// Position up to which the store is read, except for the backlog and for parked messages.
     pub(super) frontier: Cursor,
-    /// What has to be read again, or was due before it could be read.
+    /// Messages that have to be read again, or were due before they could be read.
     pub(super) backlog: Option<Span>,
     /// Time from which the store has to be read again.
     rewind: Option<Millis>,
     /// Messages that are not yet due, by the time at which they are.
     pub(super) upcoming: BTreeSet<(Millis, Place)>,
-    /// What is held.
+    /// The messages that are held.
     pub(super) held: Room,
     /// Numbers of the messages that are held. Shared with the loads of a turn.
     pub(super) seqs: Arc<HashSet<i64>>,
