@@ -64,6 +64,18 @@ fn is_all_done(world: &World, wire: &mut Wire, stream: &str, sent: &[String]) {
     assert_eq!(wire.stored(&format!("{stream}-dlq")), []);
 }
 
+/// Waits until the queue of a server that was killed is empty. NATS 2.9 may forget that it removed messages. It then stores them for
+/// ever and delivers them to nobody, as its consumer remembers the acknowledgements.
+fn is_all_done_after_kills(server: &Nats, version: Version, world: &World, stream: &str, sent: &[String]) {
+    let mut wire = Wire::to(&server.url());
+    if matches!(version, Version::Oldest) {
+        until("all are handled", PATIENCE, || (marks(world).len() == sent.len()).then_some(()));
+        assert_eq!(wire.stored(&format!("{stream}-dlq")), []);
+    } else {
+        is_all_done(world, &mut wire, stream, sent);
+    }
+}
+
 fn is_told(host: &Host, texts: &[&str]) -> Value {
     host.wait_for(PATIENCE, |line| {
         let error = line["error"].as_str().unwrap_or_default();
@@ -84,7 +96,7 @@ fn a_server_that_is_killed_under_load_loses_nothing() {
             server.kill();
             server.start_again();
         }
-        is_all_done(&world, &mut Wire::to(&server.url()), &format!("{prefix}work"), &sent);
+        is_all_done_after_kills(&server, version, &world, &format!("{prefix}work"), &sent);
         assert_eq!(host.stop(), 0);
     }
 }
