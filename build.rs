@@ -6,35 +6,39 @@
 //! Generic code is compiled once per crate that uses it, and much of it comes out the same. The linker that Rust brings for x86-64
 //! keeps one copy of equal functions. This makes the image 3 MB smaller.
 
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
-    let for_here = std::env::var("HOST").ok() == std::env::var("TARGET").ok();
-    if is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") && for_here && glibc() >= Some((2, 36)) {
+    if std::env::var("HOST").ok() != std::env::var("TARGET").ok() {
+        return;
+    }
+    let for_glibc = is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu");
+    if for_glibc && glibc() >= Some((2, 36)) {
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
-    if for_here && links_by_lld() {
+    if is("TARGET", "x86_64-unknown-linux-gnu") && links_by_lld() {
         println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
     }
 }
 
-/// Returns true if the compiler links by the LLD that it brings. Others do not know the option.
-fn links_by_lld() -> bool {
-    let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-    let is_own = ["link-self-contained", "linker", "fuse-ld"].iter().all(|option| !flags.contains(option));
-    let linker = std::env::var_os("RUSTC_LINKER").is_some();
-    let for_intel = std::env::var("TARGET").is_ok_and(|target| target == "x86_64-unknown-linux-gnu");
-    for_intel && is_own && !linker && brings_lld()
+fn is(variable: &str, value: &str) -> bool {
+    std::env::var(variable).is_ok_and(|found| found == value)
 }
 
-/// Returns true if the compiler was built with an LLD of its own. Distributions leave it out.
-fn brings_lld() -> bool {
+/// Returns true if the compiler for x86-64 links by the LLD that it brings. Distributions leave it out, and flags may name another
+/// linker. Others do not know the option.
+fn links_by_lld() -> bool {
+    let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let names_another = ["link-self-contained", "linker", "fuse-ld"].iter().any(|option| flags.contains(option));
+    if names_another || std::env::var_os("RUSTC_LINKER").is_some() {
+        return false;
+    }
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let printed = Command::new(rustc).args(["--print", "target-libdir"]).output();
     let libraries = printed.ok().and_then(|printed| String::from_utf8(printed.stdout).ok()).unwrap_or_default();
-    std::path::Path::new(libraries.trim()).with_file_name("bin").join("rust-lld").exists()
+    Path::new(libraries.trim()).with_file_name("bin").join("rust-lld").exists()
 }
 
 /// The version of the C library of this machine; `None`: it is another one, or it does not say.
