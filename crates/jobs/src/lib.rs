@@ -1,0 +1,1 @@
+//! The job service of hostler: trees of jobs over PostgreSQL, by HTTP.

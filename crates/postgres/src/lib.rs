@@ -1,0 +1,1 @@
+//! Connections to PostgreSQL: pools, TLS, deadlines, errors, migrations.
