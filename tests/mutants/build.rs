@@ -7,7 +7,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-include!("faults.rs");
+#[path = "faults.rs"]
+mod faults;
+
+use faults::{FAULTS, Fault};
 
 /// A part that faults are planted in.
 struct Part {
@@ -46,6 +49,7 @@ const FEW: usize = 3;
 fn main() {
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
     println!("cargo:rerun-if-changed=faults.rs");
+    println!("cargo:rerun-if-changed=faults");
     println!("cargo:rerun-if-changed=build.rs");
     for part in PARTS {
         println!("cargo:rerun-if-changed={}", root(part.folder).display());

@@ -11,7 +11,11 @@ use std::{env, panic, process, thread};
 
 use simulation::{Kind, System};
 
-include!("../faults.rs");
+#[path = "../faults.rs"]
+mod faults;
+
+use faults::{FAULTS, Fault};
+
 include!(concat!(env!("OUT_DIR"), "/mutants.rs"));
 
 /// Number of seeds to try for each.
