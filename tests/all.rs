@@ -99,6 +99,8 @@ mod sdk_python;
 #[cfg(test)]
 mod sdk_rust;
 #[cfg(test)]
+mod send;
+#[cfg(test)]
 mod send_lines;
 #[cfg(test)]
 mod sqs;
