@@ -152,7 +152,7 @@ fn a_missing_right_to_create_is_named_with_the_cure() {
     let server = Guarded::start(&create("guest"));
     server.0.psql("postgres", "CREATE DATABASE work");
     let mut world = on(server.url("work", "guest"), WORK);
-    is_told(&world.output(&["provision"]), 69, &["permission denied", "grant"]);
+    is_told(&world.output(&["provision"]), 69, &["cannot be created", "permission denied", "grant CREATE"]);
     world.set("HOSTLER_QUEUE__POSTGRES__PROVISION", "check".to_owned());
     is_told(&world.output(&["run"]), 69, &["hostler provision"]);
     server.0.psql("work", "GRANT CREATE ON DATABASE work TO guest");
@@ -172,9 +172,11 @@ fn a_user_with_the_rights_of_the_book_runs_hosts_and_commands() {
     world.provision();
     world.set("HOSTLER_QUEUE__POSTGRES__PROVISION", "check".to_owned());
     world.set(URL, server.url("work", "worker"));
-    is_told(&world.output(&["run"]), 69, &["permission denied"]);
+    is_told(&world.output(&["run"]), 69, &["permission denied", "--permissions"]);
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/book/src/postgres.md")).unwrap();
     let grants = page.split("```sql\n").nth(1).unwrap().split("```").next().unwrap();
+    let printed = world.output(&["provision", "--permissions"]);
+    assert!(grants.lines().all(|grant| printed.stdout.contains(grant)), "{printed:?}");
     server.0.psql("work", grants);
     super::is_served(&world);
     for args in [&["check"][..], &["queues"], &["purge", "work", "--yes"]] {
