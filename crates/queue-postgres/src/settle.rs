@@ -12,6 +12,10 @@ use super::service::Service;
 use super::ticket::{Ticket, lost};
 use super::topology::{self, find, lock_groups, promote};
 
+/// Condition that a lease has not ended. The sum keeps the planner from the index on `visible_at`, in which it would read all messages that
+/// become visible later for each that is settled.
+const IN_FUTURE: &str = "e.visible_at + interval '0' > statement_timestamp()";
+
 /// A new time at which a leased message becomes visible.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Show {
@@ -45,13 +49,15 @@ pub(super) async fn show(client: &Client, all: &[Show]) -> Result<Vec<Ticket>, D
     let after: Vec<f64> = all.iter().map(|show| millis(show.after)).collect();
     let keep: Vec<bool> = all.iter().map(|show| show.keep).collect();
     let uncount: Vec<i32> = all.iter().map(|show| i32::from(show.uncount)).collect();
-    let sql = "UPDATE hostler_queue.entry e
+    let sql = format!(
+        "UPDATE hostler_queue.entry e
                SET visible_at = statement_timestamp() + n.after * interval '1 millisecond',
                    lease = CASE WHEN n.keep THEN e.lease END, attempts = greatest(e.attempts - n.uncount, 0)
                FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::float8[], $5::bool[], $6::int[])
                    AS n (queue, seq, lease, after, keep, uncount)
-               WHERE e.queue = n.queue AND e.seq = n.seq AND e.lease = n.lease AND e.visible_at > statement_timestamp()
-               RETURNING n.queue, n.seq, n.lease";
+               WHERE e.queue = n.queue AND e.seq = n.seq AND e.lease = n.lease AND {IN_FUTURE}
+               RETURNING n.queue, n.seq, n.lease"
+    );
     let params = [
         (&queues as _, Type::INT4_ARRAY),
         (&seqs as _, Type::INT8_ARRAY),
@@ -60,7 +66,7 @@ pub(super) async fn show(client: &Client, all: &[Show]) -> Result<Vec<Ticket>, D
         (&keep as _, Type::BOOL_ARRAY),
         (&uncount as _, Type::INT4_ARRAY),
     ];
-    let rows = client.query(sql, &params).await?;
+    let rows = client.query(&sql, &params).await?;
     Ok(rows.iter().map(|row| Ticket { queue: row.get(0), seq: row.get(1), lease: row.get(2) }).collect())
 }
 
@@ -69,7 +75,7 @@ fn removal(condition: &str) -> String {
     format!(
         "WITH gone AS (
              DELETE FROM hostler_queue.entry e USING unnest($1::int[], $2::bigint[], $3::bigint[]) AS n (queue, seq, lease)
-             WHERE e.queue = n.queue AND e.seq = n.seq AND e.lease = n.lease AND e.visible_at > statement_timestamp() {condition}
+             WHERE e.queue = n.queue AND e.seq = n.seq AND e.lease = n.lease AND {IN_FUTURE} {condition}
              RETURNING e.queue, e.seq, e.lease, e.grp),
          forgotten AS (DELETE FROM hostler_queue.content c USING gone WHERE c.seq = gone.seq)
          SELECT queue, seq, lease, grp FROM gone"
@@ -162,10 +168,12 @@ async fn bury(
 ) -> Result<Moved, DatabaseError> {
     let Ticket { queue, seq, lease } = ticket;
     let Some(target) = find(tx, name).await? else { return Ok(Moved::NoQueue) };
-    let sql = "SELECT e.attempts, e.grp, c.grp, c.attributes FROM hostler_queue.entry e
+    let sql = format!(
+        "SELECT e.attempts, e.grp, c.grp, c.attributes FROM hostler_queue.entry e
                JOIN hostler_queue.content c ON c.seq = e.seq
-               WHERE e.queue = $1 AND e.seq = $2 AND e.lease = $3 AND e.visible_at > statement_timestamp() FOR UPDATE OF e";
-    let rows = tx.query(sql, &[(&queue, Type::INT4), (&seq, Type::INT8), (&lease, Type::INT8)]).await?;
+               WHERE e.queue = $1 AND e.seq = $2 AND e.lease = $3 AND {IN_FUTURE} FOR UPDATE OF e"
+    );
+    let rows = tx.query(&sql, &[(&queue, Type::INT4), (&seq, Type::INT8), (&lease, Type::INT8)]).await?;
     let Some(row) = rows.first() else { return Ok(Moved::Lost) };
     let (own, shown): (Option<String>, Option<String>) = (row.get(1), row.get(2));
     let attempts = attempts.or_else(|| u32::try_from(row.get::<_, i32>(0)).ok());

@@ -7,6 +7,7 @@ mod postgres;
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::ops::ControlFlow;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ mod tests {
         Receive, Settlement, tag,
     };
     use hostler_queue_postgres::{Options, PERMISSIONS, PostgresBroker};
-    use hostler_types::channel::Filter;
+    use hostler_types::channel::{Channel, Filter};
     use hostler_types::message::Outgoing;
     use tokio_util::sync::CancellationToken;
 
@@ -331,6 +332,42 @@ mod tests {
         let names: Vec<_> = listing.found.iter().map(|queue| (queue.name.as_str(), queue.queue.as_str())).collect();
         assert_eq!(names, [("p-jobs", "jobs"), ("p-jobs-dlq", "jobs-dlq")]);
         assert_eq!(listing.found[0].tags.get(tag::OWNER).map(String::as_str), Some("media"));
+    }
+
+    #[tokio::test]
+    async fn a_look_shows_all_and_changes_nothing() {
+        let broker = connect(&Postgres::shared().database()).await;
+        let queue = broker.open(&spec("jobs")).await.unwrap();
+        let jobs: Channel = "jobs".parse().unwrap();
+        let all: Vec<String> = (0..40).map(|n| n.to_string()).collect();
+        send(&broker, "jobs", all.iter().map(|body| text(body)).collect()).await;
+        send(&broker, "jobs", vec![Outgoing { delay: LONG, ..text("late") }]).await;
+        let leased = receive(&queue, 1, PATIENCE).await;
+        let mut seen = Vec::new();
+        let looked = broker
+            .peek(&jobs, &mut |message| {
+                seen.push(String::from_utf8_lossy(&message.body).into_owned());
+                ControlFlow::Continue(())
+            })
+            .await;
+        assert_eq!(looked, Ok(true));
+        assert_eq!((seen.len(), &seen[..40], seen[40].as_str()), (41, &all[..], "late"));
+        let mut first = 0;
+        let until = broker
+            .peek(&jobs, &mut |_| {
+                first += 1;
+                ControlFlow::Break(())
+            })
+            .await;
+        assert_eq!((until, first), (Ok(true), 1));
+        let depth = broker.depths(std::slice::from_ref(&jobs)).await.unwrap()[0];
+        assert_eq!((depth.visible, depth.delayed, depth.in_flight), (39, Some(1), Some(1)));
+        assert!(depth.oldest_age.is_some());
+        let next = receive(&queue, 1, PATIENCE).await;
+        assert_eq!((&*next[0].message.body, next[0].attempt), (&b"1"[..], 1), "a look counts as no attempt");
+        ack(&queue, leased).await;
+        let absent = broker.peek(&"absent".parse().unwrap(), &mut |_| ControlFlow::Continue(())).await;
+        assert!(matches!(absent, Err(QueueError::Refused(_))), "{absent:?}");
     }
 
     #[tokio::test]
