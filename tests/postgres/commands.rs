@@ -138,6 +138,18 @@ fn a_plan_names_what_provision_then_makes() {
     assert!(said.code == 0 && !said.stdout.contains("+ "), "{said:?}");
 }
 
+/// There is no schema yet, and neither command makes one.
+#[test]
+fn looks_at_an_empty_database_find_all_missing() {
+    let keys = "concurrency = 4\n    reply = 'stdout'\n    reply_channel = 'answers'";
+    let world = strict(&WORK.replace("concurrency = 4", keys));
+    let planned = world.output(&["provision", "--plan"]);
+    assert!(planned.code == 0 && planned.stdout.contains("+ queue answers"), "{planned:?}");
+    assert_eq!(world.row("work")["missing"], true);
+    let planned_again = world.output(&["provision", "--plan"]);
+    assert_eq!(planned_again.stdout, planned.stdout);
+}
+
 #[test]
 fn a_second_message_with_the_key_is_dropped() {
     let world = provisioned("");

@@ -105,16 +105,14 @@ fn place_of(url: &str) -> &str {
 /// its cure.
 fn cure_of(error: &str) -> Option<&'static str> {
     let has = |words: &[&str]| words.iter().any(|word| error.contains(word));
-    if has(&["`hostler provision`", "the newer hostler"]) {
-        None
-    } else if has(&["password", "pg_hba.conf"]) {
+    if has(&["password", "pg_hba.conf"]) {
         Some("check the user and the password of the address, and that pg_hba.conf of the server lets this user in")
+    } else if has(&["`hostler provision", "the newer hostler"]) {
+        None
     } else if has(&["does not exist"]) {
         Some("check the names in the address, or create what is missing as the server's administrator")
     } else if has(&["TLS", "SSL", "certificate", "sslrootcert"]) {
         Some("check sslmode and sslrootcert in the address, and that the server has TLS")
-    } else if has(&["permission denied"]) {
-        Some("`hostler provision --permissions` prints the rights that hostler's user needs")
     } else {
         Some("check that the server runs, and that the host and the port of the address are its own")
     }
@@ -173,7 +171,7 @@ mod tests {
             ("password authentication failed for user \"me\"", Some("the password")),
             ("database \"work\" does not exist", Some("create what is missing")),
             ("error performing TLS handshake: server does not support TLS", Some("sslmode")),
-            ("permission denied for schema hostler_queue", Some("--permissions")),
+            ("permission denied; grant the rights that `hostler provision --permissions` prints", None),
             ("error connecting to server: Connection refused (os error 111)", Some("the server runs")),
             ("grant CREATE, or let its owner run `hostler provision`", None),
             ("the schema has version 9: run the newer hostler that migrated it", None),
