@@ -1,5 +1,6 @@
 //! Shared code of the black-box tests.
 
+pub mod certificate;
 pub mod cgroup;
 pub mod collector;
 pub mod ecs;
@@ -9,6 +10,7 @@ pub mod guests;
 pub mod hostler;
 pub mod mounts;
 pub mod nats;
+pub mod postgres;
 pub mod prometheus;
 pub mod proxy;
 pub mod python;
@@ -21,3 +23,4 @@ pub mod sqs;
 pub mod toolchains;
 pub mod upkeep;
 pub mod web;
+pub mod work;

@@ -53,6 +53,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     problems.extend(health_file(&settings.root(), source));
     problems.extend(rabbitmq_url(&settings.root()));
     problems.extend(nats(&settings.root()));
+    problems.extend(postgres_url(&settings.root()));
     problems.extend(retry_service(settings));
     shared_queues(settings, problems);
     dead_letter_queues(settings, problems);
@@ -95,6 +96,18 @@ fn rabbitmq_url(root: &Section<'_>) -> Option<Problem> {
         let fault = "queue.driver = \"rabbitmq\" needs the address of the server".to_owned();
         let cure = "set it, for example by HOSTLER_QUEUE__RABBITMQ__URL, or set queue.rabbitmq.url_file".to_owned();
         problem(root, "queue.rabbitmq.url", fault, cure)
+    })
+}
+
+/// Checks that the address of PostgreSQL is given, if it is needed.
+fn postgres_url(root: &Section<'_>) -> Option<Problem> {
+    let is_needed = root.get("queue.driver") == Some(Driver::Postgres);
+    // A faulty one has been reported.
+    let is_given = root.is_set("queue.postgres.url") || root.is_set("queue.postgres.url_file");
+    (is_needed && !is_given).then(|| {
+        let fault = "queue.driver = \"postgres\" needs the address of the database".to_owned();
+        let cure = "set it, for example by HOSTLER_QUEUE__POSTGRES__URL, or set queue.postgres.url_file".to_owned();
+        problem(root, "queue.postgres.url", fault, cure)
     })
 }
 

@@ -174,6 +174,10 @@ server_url! {
     /// A `nats://` or `tls://` URL.
     NatsUrl, "NATS", "nats" | "tls"
 }
+server_url! {
+    /// A `postgres(ql)://` URL.
+    PostgresUrl, "PostgreSQL", "postgres" | "postgresql"
+}
 
 /// Splits a URL into its canonical origin and the rest, which is the path, the query and the fragment.
 fn split_address(text: &str) -> Result<(String, &str), String> {

@@ -3,6 +3,7 @@
 
 mod lookup;
 mod nats;
+mod postgres;
 mod rabbitmq;
 mod retry;
 
@@ -96,7 +97,7 @@ pub(super) static KEYS: &[Key] = &[
         "queue.driver",
         Kind::Choice(Driver::WORDS),
         DefaultValue::Value("embedded"),
-        "The queue service: SQLite in one file, Amazon SQS, RabbitMQ, or NATS JetStream.",
+        "The queue service: SQLite in one file, Amazon SQS, RabbitMQ, NATS JetStream, or PostgreSQL.",
     ),
     key(
         "queue.embedded.path",
@@ -161,6 +162,11 @@ pub(super) static KEYS: &[Key] = &[
     nats::REPLICAS,
     nats::REQUEST_TIMEOUT,
     nats::FALLBACK,
+    postgres::URL,
+    postgres::URL_FILE,
+    postgres::PREFIX,
+    postgres::PROVISION,
+    postgres::CONNECTIONS,
     key(
         "payload.bucket",
         Kind::Word { also: ".-", min: 3, max: 63 },

@@ -15,6 +15,7 @@ mod grants;
 mod keys;
 mod kind;
 mod paths;
+mod postgres;
 mod read;
 mod reference;
 mod retry;
@@ -32,7 +33,8 @@ pub use choice::{
 };
 pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Subject, Tags};
 pub use error::{ConfigError, Place, Problem};
-pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, SecretUrl};
+pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, PostgresUrl, SecretUrl};
+pub use postgres::postgres_fault;
 pub use reference::reference;
 pub use retry::RetryService;
 pub use schema::schema;
@@ -41,7 +43,7 @@ pub use suggest::alike;
 pub use units::{Share, duration as parse_duration, duration_text};
 // Type of a public field.
 pub use hostler_types::Rate;
-pub use valid::{Alarms, Config, Dev, Embedded, Host, Nats, Payload, QueueConfig, RabbitMq, Sqs, Telemetry};
+pub use valid::{Alarms, Config, Dev, Embedded, Host, Nats, Payload, Postgres, QueueConfig, RabbitMq, Sqs, Telemetry};
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
