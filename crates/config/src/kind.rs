@@ -8,7 +8,7 @@ use std::time::Duration;
 use figment::value::{Empty, Tag, Value};
 
 use super::amqp::amqp_fault;
-use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, SecretUrl, Url};
+use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, PostgresUrl, SecretUrl, Token, Url};
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
 use hostler_types::Rate;
@@ -46,6 +46,10 @@ pub(super) enum Kind {
     AmqpUrl,
     /// A URL of NATS, which is never displayed.
     NatsUrl,
+    /// A URL of PostgreSQL, which is never displayed.
+    PostgresUrl,
+    /// A token or a secret in visible ASCII characters, which is never displayed.
+    Token,
     Path,
     /// A command for a shell.
     Command,
@@ -89,6 +93,8 @@ impl Kind {
             Self::SecretUrl => SecretUrl::read(value).map(drop),
             Self::AmqpUrl => amqp_url(value),
             Self::NatsUrl => NatsUrl::read(value).map(drop),
+            Self::PostgresUrl => PostgresUrl::read(value).map(drop),
+            Self::Token => Token::read(value).map(drop),
             Self::Path => PathBuf::read(value).map(drop),
             Self::Command => command(text(value)?),
             Self::Handler => HandlerRef::read(value).map(drop),
@@ -151,6 +157,10 @@ impl Kind {
             Self::SecretUrl => "an address that begins with `https://` or `http://`".to_owned(),
             Self::AmqpUrl => "an address such as `amqp://user:password@host/vhost`, or with `amqps://`".to_owned(),
             Self::NatsUrl => "an address such as `nats://user:password@host:4222`, or with `tls://`".to_owned(),
+            Self::PostgresUrl => {
+                "an address such as `postgres://user:password@host:5432/database`, or with `postgresql://`".to_owned()
+            }
+            Self::Token => "1 to 512 visible ASCII characters in quotes, without spaces".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Command => "a shell command such as `make`".to_owned(),
             Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),
