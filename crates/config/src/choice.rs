@@ -62,6 +62,8 @@ choice! {
         RabbitMq = "rabbitmq",
         /// NATS, by JetStream.
         Nats = "nats",
+        /// PostgreSQL, by tables.
+        Postgres = "postgres",
     }
 }
 

@@ -23,9 +23,11 @@ const SHORT_DELAY: Duration = Duration::from_secs(15 * 60);
 
 /// Adds the faults between keys of `settings` to `problems`. Skips values that are faulty by themselves.
 pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Problem>) {
-    // A fault in `consumers` itself has already been reported.
     // The keys of those who use hostler without a consumer: its services, and commands on the job service.
-    let is_of_a_service = ["retry.nats", "jobs.database", "jobs.url"].iter().any(|key| settings.root().is_set(key));
+    let is_of_a_service = ["retry.nats", "jobs.database", "jobs.listen", "jobs.url", "jobs.token"]
+        .iter()
+        .any(|key| settings.root().is_set(key));
+    // A fault in `consumers` itself has already been reported.
     if settings.consumers.is_empty()
         && !is_of_a_service
         && !problems.iter().any(|problem| problem.key.starts_with("consumer"))
@@ -57,6 +59,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     problems.extend(health_file(&settings.root(), source));
     problems.extend(rabbitmq_url(&settings.root()));
     problems.extend(nats(&settings.root()));
+    problems.extend(postgres_url(&settings.root()));
     problems.extend(retry_service(settings));
     problems.extend(sources::tokens(&settings.root()));
     shared_queues(settings, problems);
@@ -100,6 +103,18 @@ fn rabbitmq_url(root: &Section<'_>) -> Option<Problem> {
         let fault = "queue.driver = \"rabbitmq\" needs the address of the server".to_owned();
         let cure = "set it, for example by HOSTLER_QUEUE__RABBITMQ__URL, or set queue.rabbitmq.url_file".to_owned();
         problem(root, "queue.rabbitmq.url", fault, cure)
+    })
+}
+
+/// Checks that the address of PostgreSQL is given, if it is needed.
+fn postgres_url(root: &Section<'_>) -> Option<Problem> {
+    let is_needed = root.get("queue.driver") == Some(Driver::Postgres);
+    // A faulty one has been reported.
+    let is_given = root.is_set("queue.postgres.url") || root.is_set("queue.postgres.url_file");
+    (is_needed && !is_given).then(|| {
+        let fault = "queue.driver = \"postgres\" needs the address of the database".to_owned();
+        let cure = "set it, for example by HOSTLER_QUEUE__POSTGRES__URL, or set queue.postgres.url_file".to_owned();
+        problem(root, "queue.postgres.url", fault, cure)
     })
 }
 

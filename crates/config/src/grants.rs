@@ -143,9 +143,8 @@ impl fmt::Debug for Token {
 
 impl Read for Token {
     fn read(value: &Value) -> Result<Self, String> {
-        let is_one = |text: &&str| {
-            (1..=Self::MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
-        };
+        let is_one =
+            |text: &&str| (1..=Self::MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         let fault = || "the value is not a token (it is not shown: it is secret)".to_owned();
         value.as_str().filter(is_one).map(|text| Self(text.to_owned())).ok_or_else(fault)
     }
@@ -201,12 +200,12 @@ server_url! {
     AmqpUrl, "RabbitMQ", "amqp" | "amqps"
 }
 server_url! {
-    /// A `postgres://` or `postgresql://` URL.
-    PostgresUrl, "PostgreSQL", "postgres" | "postgresql"
-}
-server_url! {
     /// A `nats://` or `tls://` URL.
     NatsUrl, "NATS", "nats" | "tls"
+}
+server_url! {
+    /// A `postgres(ql)://` URL.
+    PostgresUrl, "PostgreSQL", "postgres" | "postgresql"
 }
 
 /// Splits a URL into its canonical origin and the rest, which is the path, the query and the fragment.

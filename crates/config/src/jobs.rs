@@ -1,10 +1,12 @@
 //! `[jobs]`: settings of `hostler jobs`, and of those who use the job service.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choice::Fanout;
 use super::grants::{PostgresUrl, Token, Url};
+use super::postgres::root_certificate;
 use super::settings::{Mismatch, Settings};
 use hostler_types::Rate;
 
@@ -13,6 +15,8 @@ use hostler_types::Rate;
 pub struct JobService {
     /// Address of the database. `None`: this config cannot serve jobs.
     pub database: Option<PostgresUrl>,
+    /// PEM file with certificates of authorities, as `sslrootcert` of `database` names it.
+    pub root_certificate: Option<PathBuf>,
     /// IP address and port at which the service answers.
     pub listen: SocketAddr,
     /// Interval of a worker's heartbeats: 1 s to 10 min.
@@ -55,9 +59,11 @@ impl JobService {
     pub(super) fn read(settings: &Settings) -> Result<Self, Mismatch> {
         let at = settings.root();
         let listen = at.need("jobs.listen")?;
+        let database: Option<PostgresUrl> = at.maybe("jobs.database")?;
         let url: Option<Url> = at.maybe("jobs.url")?;
         Ok(Self {
-            database: at.maybe("jobs.database")?,
+            root_certificate: database.as_ref().and_then(|url| root_certificate(url.expose())).map(PathBuf::from),
+            database,
             listen,
             heartbeat: at.need("jobs.heartbeat")?,
             retention: at.need("jobs.retention")?,

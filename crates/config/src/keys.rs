@@ -6,6 +6,7 @@ mod host;
 mod jobs;
 mod lookup;
 mod nats;
+mod postgres;
 mod queue;
 mod rabbitmq;
 mod retry;

@@ -9,6 +9,7 @@ use figment::value::{Empty, Tag, Value};
 
 use super::amqp::amqp_fault;
 use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, PostgresUrl, SecretUrl, Token, Url};
+use super::postgres::postgres_fault;
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
 use hostler_types::Rate;
@@ -91,9 +92,11 @@ impl Kind {
                 .map(drop)
                 .map_err(|_| "the value is not text (it is not shown: it may be secret)".to_owned()),
             Self::SecretUrl => SecretUrl::read(value).map(drop),
-            Self::AmqpUrl => amqp_url(value),
+            Self::AmqpUrl => fault_of(value, amqp_fault).map_or_else(|| AmqpUrl::read(value).map(drop), Err),
             Self::NatsUrl => NatsUrl::read(value).map(drop),
-            Self::PostgresUrl => PostgresUrl::read(value).map(drop),
+            Self::PostgresUrl => {
+                fault_of(value, postgres_fault).map_or_else(|| PostgresUrl::read(value).map(drop), Err)
+            }
             Self::Token => Token::read(value).map(drop),
             Self::Path => PathBuf::read(value).map(drop),
             Self::Command => command(text(value)?),
@@ -208,11 +211,10 @@ fn within<T: PartialOrd>(given: T, min: T, max: T, value: &Value) -> Result<(), 
     }
 }
 
-fn amqp_url(value: &Value) -> Result<(), String> {
-    match value.as_str().and_then(amqp_fault) {
-        Some(fault) => Err(format!("the address {fault} (it is not shown: it may contain a password)")),
-        None => AmqpUrl::read(value).map(drop),
-    }
+/// Describes the fault of an address that may contain a password.
+fn fault_of(value: &Value, find: impl Fn(&str) -> Option<&'static str>) -> Option<String> {
+    let fault = value.as_str().and_then(find)?;
+    Some(format!("the address {fault} (it is not shown: it may contain a password)"))
 }
 
 fn texts(value: &Value) -> Result<(), String> {

@@ -16,6 +16,7 @@ mod jobs;
 mod keys;
 mod kind;
 mod paths;
+mod postgres;
 mod read;
 mod reference;
 mod retry;
@@ -35,6 +36,7 @@ pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Subject, Tags};
 pub use error::{ConfigError, Place, Problem};
 pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, PostgresUrl, SecretUrl, Token};
 pub use jobs::{JobService, JobTokens};
+pub use postgres::postgres_fault;
 pub use reference::reference;
 pub use retry::RetryService;
 pub use schema::schema;
@@ -43,7 +45,7 @@ pub use suggest::alike;
 pub use units::{Share, duration as parse_duration, duration_text};
 // Type of a public field.
 pub use hostler_types::Rate;
-pub use valid::{Alarms, Config, Dev, Embedded, Host, Nats, Payload, QueueConfig, RabbitMq, Sqs, Telemetry};
+pub use valid::{Alarms, Config, Dev, Embedded, Host, Nats, Payload, Postgres, QueueConfig, RabbitMq, Sqs, Telemetry};
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -134,9 +134,9 @@ fn pattern_of(kind: Kind) -> Option<String> {
         }
         Kind::Path | Kind::Command | Kind::Handler => r"^[\s\S]+$".to_owned(),
         Kind::AmqpUrl => r"^amqps?://\S+$".to_owned(),
-        Kind::PostgresUrl => r"^postgres(ql)?://\S+$".to_owned(),
         Kind::Token => "^[!-~]{1,512}$".to_owned(),
         Kind::NatsUrl => r"^(nats|tls)://\S+$".to_owned(),
+        Kind::PostgresUrl => r"^postgres(ql)?://\S+$".to_owned(),
         Kind::Url { .. } | Kind::SecretUrl => r"^[hH][tT][tT][pP][sS]?://[^/?#@\s]+([/?#]\S*)?$".to_owned(),
         Kind::Address => r"^\S+:[0-9]+$".to_owned(),
         Kind::Rate => r"^\s*\+?0*[1-9][0-9]*\s*/\s*[smh]\s*$".to_owned(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::choice::{Driver, HardeningMode, LogFormat, Provision, TaskProtection};
 use super::consumer::Consumer;
-use super::grants::{AmqpUrl, NatsUrl, SecretUrl, Url};
+use super::grants::{AmqpUrl, NatsUrl, PostgresUrl, SecretUrl, Url};
 use super::jobs::JobService;
+use super::postgres::root_certificate;
 use super::read::Bytes;
 use super::retry::RetryService;
 use super::settings::{Mismatch, Settings};
@@ -63,6 +64,8 @@ pub struct QueueConfig {
     pub rabbitmq: RabbitMq,
     /// Settings of the NATS driver.
     pub nats: Nats,
+    /// Settings of the PostgreSQL driver.
+    pub postgres: Postgres,
 }
 
 /// `[queue.embedded]`: SQLite.
@@ -139,6 +142,23 @@ pub struct Nats {
     pub fallback: Option<String>,
 }
 
+/// `[queue.postgres]`: PostgreSQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Postgres {
+    /// Address of the database. `None`: the file contains the address.
+    pub url: Option<PostgresUrl>,
+    /// File with the address of the database.
+    pub url_file: Option<PathBuf>,
+    /// PEM file with certificates of authorities, as `sslrootcert` of `url` names it. Read at the start.
+    pub root_certificate: Option<PathBuf>,
+    /// Prefix of every queue and exchange name. May be empty.
+    pub prefix: String,
+    /// Treatment of tables and queues that are missing when the host starts.
+    pub provision: Provision,
+    /// Maximum number of connections of this process: 1 to 16.
+    pub connections: usize,
+}
+
 /// `[payload]`: the claim check for large messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload {
@@ -179,6 +199,22 @@ pub struct Dev {
     pub build: Option<String>,
     /// Files and folders to watch. A change in one of them starts a build.
     pub watch: Vec<PathBuf>,
+}
+
+impl Postgres {
+    fn read(settings: &Settings) -> Result<Self, Mismatch> {
+        let at = settings.root();
+        let url: Option<PostgresUrl> = at.maybe("queue.postgres.url")?;
+        let root_certificate = url.as_ref().and_then(|url| root_certificate(url.expose())).map(PathBuf::from);
+        Ok(Self {
+            url,
+            url_file: at.maybe("queue.postgres.url_file")?,
+            root_certificate,
+            prefix: at.need("queue.postgres.prefix")?,
+            provision: at.need("queue.postgres.provision")?,
+            connections: at.need("queue.postgres.connections")?,
+        })
+    }
 }
 
 impl Config {
@@ -234,6 +270,7 @@ impl Config {
                     request_timeout: at.need("queue.nats.request_timeout")?,
                     fallback: at.maybe("queue.nats.fallback")?,
                 },
+                postgres: Postgres::read(settings)?,
             },
             payload: Payload {
                 bucket: at.maybe("payload.bucket")?,

@@ -1,6 +1,6 @@
 //! The keys of `[queue]`, those of its drivers, and `[payload]`.
 
-use super::{DefaultValue, Key, key, nats, rabbitmq};
+use super::{DefaultValue, Key, key, nats, postgres, rabbitmq};
 use crate::choice::{Driver, Provision};
 use crate::kind::Kind;
 
@@ -10,7 +10,7 @@ pub(super) const KEYS: &[Key] = &[
         "queue.driver",
         Kind::Choice(Driver::WORDS),
         DefaultValue::Value("embedded"),
-        "The queue service: SQLite in one file, Amazon SQS, RabbitMQ, or NATS JetStream.",
+        "The queue service: SQLite in one file, Amazon SQS, RabbitMQ, NATS JetStream, or PostgreSQL.",
     ),
     key(
         "queue.embedded.path",
@@ -75,6 +75,11 @@ pub(super) const KEYS: &[Key] = &[
     nats::REPLICAS,
     nats::REQUEST_TIMEOUT,
     nats::FALLBACK,
+    postgres::URL,
+    postgres::URL_FILE,
+    postgres::PREFIX,
+    postgres::PROVISION,
+    postgres::CONNECTIONS,
     key(
         "payload.bucket",
         Kind::Word { also: ".-", min: 3, max: 63 },
