@@ -14,6 +14,8 @@ mod exchange;
 mod iam;
 mod inflight;
 mod invoke;
+#[cfg(feature = "jobs")]
+mod jobs;
 pub mod lines;
 mod new;
 mod notify;
@@ -99,6 +101,8 @@ enum Command {
     Dlq(dlq::Args),
     #[cfg(feature = "retry")]
     Retry(retry::Args),
+    #[cfg(feature = "jobs")]
+    Jobs(jobs::Args),
     /// Pause consumers; messages in progress are finished
     #[command(after_help = pause::PAUSE_HELP)]
     Pause(pause::Args),
@@ -239,6 +243,8 @@ fn run(command: Command) -> Result {
         Command::Dlq(args) => dlq::run(&args),
         #[cfg(feature = "retry")]
         Command::Retry(args) => retry::run(&args),
+        #[cfg(feature = "jobs")]
+        Command::Jobs(args) => jobs::run(&args),
         Command::Pause(args) => pause::pause(&args),
         Command::Resume(args) => pause::resume(&args),
         Command::Inflight(args) => inflight::run(&args),
