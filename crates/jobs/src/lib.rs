@@ -11,7 +11,14 @@
 //! | `schema.rs` | the migrations |
 //! | `store.rs` | the transactions on the database |
 //! | `sweeps.rs` | the periodic transactions |
+//! | `api.rs` | the HTTP API |
+//! | `callbacks.rs` | the delivery of callbacks |
+//! | `server.rs` | the listener, and all parts together |
 
+pub mod api;
+pub mod callbacks;
+mod hex;
 pub mod json;
+pub mod server;
 pub mod store;
 pub mod types;
