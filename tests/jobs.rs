@@ -1,5 +1,6 @@
 //! `hostler jobs` on a real PostgreSQL.
 
+mod access;
 mod callbacks;
 mod commands;
 mod ends;
@@ -8,4 +9,3 @@ mod kills;
 mod mistakes;
 mod shapes;
 mod trees;
-mod workers;

@@ -27,7 +27,8 @@ fn results_feed_three_levels_and_the_tree_completes() {
     let fetch = [api.claim_one("fetch", "w"), api.claim_one("fetch", "w")];
     let mut payloads: Vec<_> = fetch.iter().map(|assigned| assigned["item"]["payload"].clone()).collect();
     payloads.sort_by_key(Value::to_string);
-    let payload = |name: &str| json!({ "url": format!("http://{name}"), "of": name, "all": { "url": format!("http://{name}") } });
+    let payload =
+        |name: &str| json!({ "url": format!("http://{name}"), "of": name, "all": { "url": format!("http://{name}") } });
     let mut expected = [payload("a"), payload("b")];
     expected.sort_by_key(Value::to_string);
     assert_eq!(payloads, expected);
@@ -93,7 +94,8 @@ fn many_workers_keep_the_order_of_each_key() {
     let jobs = Jobs::start("");
     let keyed = |(key, number): (u32, u32)| json!({ "payload": [key, number], "serialize_key": format!("k{key}") });
     let pairs = (0..20).flat_map(|number| (0..5).map(move |key| (key, number)));
-    let created = jobs.api.create(json!({ "type": "t", "sealed": true, "items": pairs.map(keyed).collect::<Vec<_>>() }));
+    let created =
+        jobs.api.create(json!({ "type": "t", "sealed": true, "items": pairs.map(keyed).collect::<Vec<_>>() }));
     let done = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for worker in 0..8 {
@@ -160,7 +162,8 @@ fn a_deleted_job_takes_its_tree_and_its_assignments_with_it() {
     let jobs = Jobs::start("");
     let api = &jobs.api;
     let keyed = json!({ "payload": 1, "serialize_key": "k" });
-    let created = api.create(json!({ "type": "a", "items": [keyed], "children": [{ "type": "b", "items": items([2]) }] }));
+    let created =
+        api.create(json!({ "type": "a", "items": [keyed], "children": [{ "type": "b", "items": items([2]) }] }));
     api.create(json!({ "type": "c", "items": [{ "payload": 3, "serialize_key": "k" }] }));
     let [of_root, of_child] = [api.claim_one("a", "w"), api.claim_one("b", "w")];
     let root = created["id"].as_str().unwrap();

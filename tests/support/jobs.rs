@@ -196,10 +196,8 @@ impl Jobs {
 
     /// Starts a service on a database.
     pub fn on(database: &str, config: &str) -> Self {
-        let env = vec![
-            ("HOSTLER_JOBS__DATABASE", database.to_owned()),
-            ("HOSTLER_JOBS__LISTEN", "127.0.0.1:0".to_owned()),
-        ];
+        let env =
+            vec![("HOSTLER_JOBS__DATABASE", database.to_owned()), ("HOSTLER_JOBS__LISTEN", "127.0.0.1:0".to_owned())];
         let mut world = World::with(HEAD, env, config);
         let host = Host::start(world.command(&["jobs", "serve"]));
         let address = listens(&host);
