@@ -19,7 +19,7 @@ fn tree(jobs: &Jobs) -> String {
 
 /// Runs a command that succeeds.
 fn said(jobs: &Jobs, args: &[&str]) -> Said {
-    let said = jobs.world.output(&[&["jobs"], args].concat());
+    let said = jobs.world.output(&[&["jobs"][..], args].concat());
     assert_eq!(said.code, 0, "{args:?}: {said:?}");
     said
 }

@@ -59,6 +59,20 @@ impl Api {
     /// # Errors
     /// Same as for [`Self::try_call`].
     pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> io::Result<Answer> {
+        finished(self.begin(method, path, headers, body)?)
+    }
+
+    /// Sends a request, and does not wait for its answer, which [`finished`] returns.
+    ///
+    /// # Errors
+    /// The service is not there.
+    pub fn begin(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&str>,
+    ) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect(&self.address)?;
         stream.set_read_timeout(Some(PATIENCE + Duration::from_secs(30)))?;
         let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
@@ -72,9 +86,7 @@ impl Api {
             head += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
         }
         stream.write_all(format!("{head}\r\n{}", body.unwrap_or_default()).as_bytes())?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        parsed(&answer).ok_or_else(|| io::Error::new(ErrorKind::UnexpectedEof, "the answer is cut off"))
+        Ok(stream)
     }
 
     /// Calls the service, which must be there.
@@ -162,6 +174,16 @@ impl Api {
     pub fn complete(&self, job: &str) -> Value {
         until("a complete tree", PATIENCE, || Some(self.status(job)).filter(|status| status["tree_complete"] == true))
     }
+}
+
+/// Waits for the answer to a request.
+///
+/// # Errors
+/// The service ended before it had answered.
+pub fn finished(mut stream: TcpStream) -> io::Result<Answer> {
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    parsed(&answer).ok_or_else(|| io::Error::new(ErrorKind::UnexpectedEof, "the answer is cut off"))
 }
 
 fn parsed(answer: &[u8]) -> Option<Answer> {
