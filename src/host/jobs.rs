@@ -40,6 +40,7 @@ use hostler_telemetry::metrics::{Exporters, Metrics, Named};
 use hostler_telemetry::{self as telemetry, Resource};
 use hostler_types::State;
 
+use database::ping;
 pub use database::{migrate, open};
 
 /// Name of the service in the health file, in logs and in metrics.
@@ -95,6 +96,17 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
     let result = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(host.run(exporters))));
     runtime.shutdown_background();
     result.unwrap_or_else(|_| Err(internal(PANICKED)))
+}
+
+/// Checks that the service could start: its address is allowed, and its database answers. Changes nothing.
+///
+/// # Errors
+/// The same as those of [`serve_jobs`].
+pub async fn check_jobs(config: &Config) -> Result<()> {
+    if let Some(fault) = exposure(config.jobs.listen, &config.jobs.tokens) {
+        return Err(Failure::new(Exit::BadConfig, fault));
+    }
+    ping(&open(config)?).await
 }
 
 /// Returns why the service may not listen on an address: others could reach it, and it would let everyone in. `None`: it may.

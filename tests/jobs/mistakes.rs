@@ -102,6 +102,14 @@ fn no_service_and_no_such_job() {
 }
 
 #[test]
+fn the_check_tries_the_database() {
+    let check = |url: String| World::with("", vec![("HOSTLER_JOBS__DATABASE", url)], "").output(&["check"]);
+    let found = check(Postgres::shared().database());
+    assert!(found.code == 0 && found.stdout.contains("jobs      ok  127.0.0.1:8081"), "{found:?}");
+    says(&check(Postgres::shared().url("nowhere")), 69, "createdb");
+}
+
+#[test]
 fn a_service_is_no_consumer() {
     let world = World::with("", Vec::new(), "[jobs]\nlisten = '127.0.0.1:0'");
     says(&world.output(&["run"]), 64, "hostler jobs serve");

@@ -39,6 +39,14 @@ pub async fn migrate(store: &Store) -> Result<()> {
     store.migrate().await.map_err(unmigrated)
 }
 
+/// Checks that the database answers.
+///
+/// # Errors
+/// Exit code 69: the database cannot be reached, or denies access.
+pub(super) async fn ping(store: &Store) -> Result<()> {
+    store.ping().await.map_err(unmigrated)
+}
+
 fn unmigrated(error: StoreError) -> Failure {
     match error {
         StoreError::Migrate(MigrateError::Newer { .. }) => {
