@@ -66,8 +66,8 @@ struct Cli {
 /// Text at the end of the help of `hostler`.
 const HELP: &str = "\
 Example: hostler run --config config/quickstart.toml
-Exit codes: 0 ok, 1 check failed, 2 usage, 64 bad config, 65 bad handler, 69 queue unreachable, 70 internal, \
-    71 processing timeout, 75 drain incomplete, 128+n second signal n";
+Exit codes: 0 ok, 1 check failed, 2 usage, 64 bad config, 65 bad handler, 69 unreachable, 70 internal, 71 timeout, \
+    75 drain incomplete, 128+n second signal n";
 
 /// Command line of the health check alone. Container engines run the health check every few seconds, often with only a few MiB of
 /// memory. Therefore, the health check does not build the arguments of the other commands.
