@@ -9,7 +9,6 @@ use tokio_postgres::{CancelToken, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::DatabaseError;
-use crate::transaction::Transaction;
 
 /// A parameter of a statement, with its type: statements are sent with their parameters, without a round trip to prepare them.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -63,17 +62,6 @@ impl Client {
     /// [`DatabaseError`], at the latest when the deadline has passed.
     pub async fn batch(&self, sql: &str) -> Result<(), DatabaseError> {
         self.timed(self.raw()?.batch_execute(sql)).await
-    }
-
-    /// Starts a transaction (READ COMMITTED). `BEGIN` goes to the server with the first statement. Dropping the transaction rolls it
-    /// back.
-    ///
-    /// # Errors
-    /// [`DatabaseError::Unreachable`] if the connection is closed.
-    #[allow(clippy::unused_async, reason = "the interface leaves room for a round trip")]
-    pub async fn transaction(&mut self) -> Result<Transaction<'_>, DatabaseError> {
-        self.raw()?;
-        Ok(Transaction::new(self))
     }
 
     /// Returns the connection, unless it was given up or is closed.

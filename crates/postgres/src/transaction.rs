@@ -23,8 +23,21 @@ pub struct Transaction<'c> {
     ended: bool,
 }
 
+impl Client {
+    /// Starts a transaction (READ COMMITTED). `BEGIN` goes to the server with the first statement. Dropping the transaction rolls it
+    /// back.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Unreachable`] if the connection is closed.
+    #[allow(clippy::unused_async, reason = "the interface leaves room for a round trip")]
+    pub async fn transaction(&mut self) -> Result<Transaction<'_>, DatabaseError> {
+        self.raw()?;
+        Ok(Transaction::new(self))
+    }
+}
+
 impl<'c> Transaction<'c> {
-    pub(crate) fn new(client: &'c Client) -> Self {
+    fn new(client: &'c Client) -> Self {
         Self { client, begun: AtomicBool::new(false), failed: AtomicBool::new(false), ended: false }
     }
 
