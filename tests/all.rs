@@ -64,6 +64,9 @@ mod inflight;
 #[cfg(test)]
 mod invoke;
 #[cfg(test)]
+#[cfg(feature = "jobs")]
+mod jobs;
+#[cfg(test)]
 mod languages;
 #[cfg(test)]
 mod metrics;

@@ -200,6 +200,8 @@ fn every_command_explains_itself() {
         ("dlq", "ls show drop"),
         #[cfg(feature = "retry")]
         ("retry", "--config"),
+        #[cfg(feature = "jobs")]
+        ("jobs", "serve migrate ls show retry cancel"),
         ("peek", "<CHANNEL> --max --id --filter --dead-letters --json --config"),
         ("receive", "<CHANNEL> --ack --max --wait --json --config"),
         ("purge", "<CHANNEL> --yes --json --config"),

@@ -16,7 +16,7 @@ Examples:
   hostler check --config config/hostler.toml
 
 Consumes nothing and reports all problems at once. Exits with 64 for a bad config, 65 for a bad handler, 69 for a \
-    queue or a NATS server that cannot be reached.";
+    queue, a NATS server or a database that cannot be reached.";
 
 /// Check the config, the handlers and the queues
 #[derive(Debug, clap::Args)]
@@ -52,7 +52,11 @@ pub(super) fn run(args: &Args) -> Result {
     let retry = block_on(check_retry(&loaded.config));
     #[cfg(not(feature = "retry"))]
     let retry = Ok(());
-    let failures: Vec<_> = [grants, hardening, handlers, queues, retry].into_iter().filter_map(Result::err).collect();
+    #[cfg(feature = "jobs")]
+    let jobs = block_on(check_jobs(&loaded.config));
+    #[cfg(not(feature = "jobs"))]
+    let jobs = Ok(());
+    let failures: Vec<_> = [grants, hardening, handlers, queues, retry, jobs].into_iter().filter_map(Result::err).collect();
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
     let mut messages: Vec<&str> = Vec::new();
     for Failure { message, .. } in &failures {
@@ -171,6 +175,17 @@ async fn check_retry(config: &Config) -> Result<()> {
         .await
         .map_err(|error| failure(format!("cannot use the NATS server of `retry.nats`: {error}")))?;
     print(format!("retry     ok  {}.>: stores in {folder}", service.subject));
+    Ok(())
+}
+
+/// Checks that the job service could start, if the config has a database for it.
+#[cfg(feature = "jobs")]
+async fn check_jobs(config: &Config) -> Result<()> {
+    if config.jobs.database.is_none() {
+        return Ok(());
+    }
+    host::check_jobs(config).await?;
+    print(format!("jobs      ok  {}: the database answers", config.jobs.listen));
     Ok(())
 }
 

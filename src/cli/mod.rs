@@ -14,6 +14,8 @@ mod exchange;
 mod iam;
 mod inflight;
 mod invoke;
+#[cfg(feature = "jobs")]
+mod jobs;
 pub mod lines;
 mod new;
 mod notify;
@@ -64,8 +66,8 @@ struct Cli {
 /// Text at the end of the help of `hostler`.
 const HELP: &str = "\
 Example: hostler run --config config/quickstart.toml
-Exit codes: 0 ok, 1 check failed, 2 usage, 64 bad config, 65 bad handler, 69 queue unreachable, 70 internal, \
-    71 processing timeout, 75 drain incomplete, 128+n second signal n";
+Exit codes: 0 ok, 1 check failed, 2 usage, 64 bad config, 65 bad handler, 69 unreachable, 70 internal, 71 timeout, \
+    75 drain incomplete, 128+n second signal n";
 
 /// Command line of the health check alone. Container engines run the health check every few seconds, often with only a few MiB of
 /// memory. Therefore, the health check does not build the arguments of the other commands.
@@ -99,6 +101,8 @@ enum Command {
     Dlq(dlq::Args),
     #[cfg(feature = "retry")]
     Retry(retry::Args),
+    #[cfg(feature = "jobs")]
+    Jobs(jobs::Args),
     /// Pause consumers; messages in progress are finished
     #[command(after_help = pause::PAUSE_HELP)]
     Pause(pause::Args),
@@ -239,6 +243,8 @@ fn run(command: Command) -> Result {
         Command::Dlq(args) => dlq::run(&args),
         #[cfg(feature = "retry")]
         Command::Retry(args) => retry::run(&args),
+        #[cfg(feature = "jobs")]
+        Command::Jobs(args) => jobs::run(&args),
         Command::Pause(args) => pause::pause(&args),
         Command::Resume(args) => pause::resume(&args),
         Command::Inflight(args) => inflight::run(&args),

@@ -13,6 +13,8 @@ pub mod hardening;
 mod health_reporter;
 mod hung_files;
 mod instrumentation;
+#[cfg(feature = "jobs")]
+mod jobs;
 mod kernel_files;
 mod loading;
 mod located;
@@ -34,6 +36,8 @@ pub use ecs::Metadata;
 pub use grant_conflicts::{check_grants, check_grants_of_queue};
 pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
+#[cfg(feature = "jobs")]
+pub use jobs::{check_jobs, migrate as migrate_jobs, open as open_jobs, serve_jobs};
 #[cfg(feature = "retry")]
 pub use retry::{look_into_store, retry, scheduled};
 pub use signals::{EndStep, Ending, end_with};
@@ -106,7 +110,7 @@ pub fn run(file: Option<&Path>) -> Result {
     let loaded = config::load(file, std::env::vars_os()).map_err(|error| Failure::new(Exit::BadConfig, error))?;
     if loaded.config.consumers.is_empty() {
         let text = "the config has no consumer: write a table `[consumers.NAME]` with `channel` and `handler`; \
-                    `hostler retry` runs the retry service";
+                    `hostler retry` runs the retry service, `hostler jobs serve` the job service";
         return Err(Failure::new(Exit::BadConfig, text));
     }
     let machine = Machine::measure();

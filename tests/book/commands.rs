@@ -2,7 +2,7 @@
 //!
 //! A block ```` ```sh ```` is run by bash, in the folder and with the exports of the blocks before it. Each page starts in a folder
 //! of its own that looks like the repository, with `hostler` on the PATH. `hostler run` is started and goes on until the next one,
-//! or until a log block says `draining`; `hostler retry`, `moto_server` and `nats-server` to the end of the page. A block ```` ```text ```` after it is what it prints on standard output, but for times,
+//! or until a log block says `draining`; `hostler retry`, `hostler jobs serve`, `moto_server` and `nats-server` to the end of the page. A block ```` ```text ```` after it is what it prints on standard output, but for times,
 //! sizes and ids. A block ```` ```log ```` names lines that the running host logs. A block ```` ```toml ```` that begins with a
 //! comment such as `# hostler.toml` is written to that file. A comment `<!-- not run … -->` or `<!-- measured -->` before a block exempts
 //! it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do; `cargo install` does nothing.
@@ -34,7 +34,7 @@ use crate::support::toolchains::programs;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pages whose commands are run. On all others, each command is exempt.
-const RUN: [&str; 9] = [
+const RUN: [&str; 10] = [
     "README.md",
     "book/src/getting-started.md",
     "book/src/languages/README.md",
@@ -42,6 +42,7 @@ const RUN: [&str; 9] = [
     "book/src/rabbitmq/five-minutes.md",
     "book/src/nats/five-minutes.md",
     "book/src/postgres/five-minutes.md",
+    "book/src/jobs.md",
     "book/src/container.md",
     "book/src/ecs.md",
 ];
@@ -67,6 +68,9 @@ echo \"no page runs: cargo $*\" >&2; exit 1
 
 /// Start of the command that installs RabbitMQ.
 const INSTALL_RABBITMQ: &str = "apt-get install rabbitmq-server";
+
+/// Start of the command that names the reader's database, in place of which a page gets one of the tests' server.
+const EXPORT_DATABASE: &str = "export HOSTLER_JOBS__DATABASE=";
 
 /// Port of RabbitMQ in AMQP's URLs.
 const AMQP_PORT: u16 = 5672;
@@ -190,7 +194,7 @@ fn logs(line: &Value, wanted: &str) -> bool {
 /// Runs a command until it prints what is wanted. Only one that changes nothing may be run more than once.
 fn run(folder: &Path, exports: &str, script: &str, wanted: Option<&str>) {
     let begin = Instant::now();
-    let repeatable = ["hostler queues", "expected.py", "check-consumer-health", "docker inspect"]
+    let repeatable = ["hostler queues", "hostler jobs show", "expected.py", "check-consumer-health", "docker inspect"]
         .iter()
         .any(|word| script.contains(word));
     loop {
@@ -246,6 +250,12 @@ fn every_command_works(page: &str) {
             }
             "sh" if script.starts_with("hostler retry") => {
                 service = Some(started(folder.path(), &exports, script, "the retry service takes messages"));
+            }
+            "sh" if script.starts_with("hostler jobs serve") => {
+                service = Some(started(folder.path(), &exports, script, "the job service listens"));
+            }
+            "sh" if script.starts_with(EXPORT_DATABASE) => {
+                exports += &format!("{EXPORT_DATABASE}{}\n", Postgres::shared().database());
             }
             "sh" if script == INSTALL_RABBITMQ => rabbitmq = Some(RabbitMq::at(AMQP_PORT)),
             "sh" if script == INSTALL_POSTGRES => {
@@ -316,6 +326,11 @@ fn commands_of_nats() {
 #[test]
 fn commands_of_postgres() {
     every_command_works("book/src/postgres/five-minutes.md");
+}
+
+#[test]
+fn commands_of_jobs() {
+    every_command_works("book/src/jobs.md");
 }
 
 #[test]

@@ -8,6 +8,8 @@ pub mod engine;
 pub mod guard;
 pub mod guests;
 pub mod hostler;
+#[cfg(feature = "jobs")]
+pub mod jobs;
 pub mod mounts;
 pub mod nats;
 pub mod postgres;

@@ -158,6 +158,14 @@ choice! {
     }
 }
 
+choice! {
+    /// Way in which the instances of the job service learn of each other's work.
+    Fanout {
+        /// Each instance looks into the database at short intervals.
+        Poll = "poll",
+    }
+}
+
 impl LogFormat {
     /// Returns the default log format. The default is text if the log is written to a terminal, because a person reads
     /// it there. Otherwise, the default is JSON.

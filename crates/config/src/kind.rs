@@ -8,7 +8,7 @@ use std::time::Duration;
 use figment::value::{Empty, Tag, Value};
 
 use super::amqp::amqp_fault;
-use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, PostgresUrl, SecretUrl, Url};
+use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, PostgresUrl, SecretUrl, Token, Url};
 use super::postgres::postgres_fault;
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
@@ -49,6 +49,8 @@ pub(super) enum Kind {
     NatsUrl,
     /// A URL of PostgreSQL, which is never displayed.
     PostgresUrl,
+    /// A token or a secret in visible ASCII characters, which is never displayed.
+    Token,
     Path,
     /// A command for a shell.
     Command,
@@ -95,6 +97,7 @@ impl Kind {
             Self::PostgresUrl => {
                 fault_of(value, postgres_fault).map_or_else(|| PostgresUrl::read(value).map(drop), Err)
             }
+            Self::Token => Token::read(value).map(drop),
             Self::Path => PathBuf::read(value).map(drop),
             Self::Command => command(text(value)?),
             Self::Handler => HandlerRef::read(value).map(drop),
@@ -160,6 +163,7 @@ impl Kind {
             Self::PostgresUrl => {
                 "an address such as `postgres://user:password@host:5432/database`, or with `postgresql://`".to_owned()
             }
+            Self::Token => "1 to 512 visible ASCII characters in quotes, without spaces".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Command => "a shell command such as `make`".to_owned(),
             Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),

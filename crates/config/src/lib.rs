@@ -12,6 +12,7 @@ mod cross;
 mod environment;
 mod error;
 mod grants;
+mod jobs;
 mod keys;
 mod kind;
 mod paths;
@@ -28,12 +29,13 @@ mod valid;
 
 pub use amqp::amqp_fault;
 pub use choice::{
-    DirMode, Driver, Expired, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, RetryBackoff,
+    DirMode, Driver, Expired, Fanout, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, RetryBackoff,
     TaskProtection,
 };
 pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Subject, Tags};
 pub use error::{ConfigError, Place, Problem};
-pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, PostgresUrl, SecretUrl};
+pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, PostgresUrl, SecretUrl, Token};
+pub use jobs::{JobService, JobTokens};
 pub use postgres::postgres_fault;
 pub use reference::reference;
 pub use retry::RetryService;
@@ -353,7 +355,7 @@ mod tests {
     #[test]
     fn schema_and_reference_know_every_key() {
         let (schema, reference) = (schema(), reference());
-        for key in keys::KEYS {
+        for key in keys::keys() {
             let at = |schema: &serde_json::Value, name: &str| {
                 let table = if name == "*" { "additionalProperties" } else { "properties" };
                 let below = schema.get(table)?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::choice::{Driver, HardeningMode, LogFormat, Provision, TaskProtection};
 use super::consumer::Consumer;
 use super::grants::{AmqpUrl, NatsUrl, PostgresUrl, SecretUrl, Url};
+use super::jobs::JobService;
 use super::postgres::root_certificate;
 use super::read::Bytes;
 use super::retry::RetryService;
@@ -21,10 +22,12 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Claim check for large messages.
     pub payload: Payload,
-    /// Consumers, sorted by name. At least one, unless there is a retry service. Every consumer has its own queue.
+    /// Consumers, sorted by name. At least one, unless there is a retry or a job service. Every consumer has its own queue.
     pub consumers: Vec<Consumer>,
     /// Settings of `hostler retry`. `None`: there is no retry service.
     pub retry: Option<RetryService>,
+    /// Settings of `hostler jobs`, and of the consumers with `job`.
+    pub jobs: JobService,
     /// Settings of `hostler alarms` and `hostler clean`.
     pub alarms: Alarms,
     /// Logs, metrics and traces.
@@ -215,9 +218,9 @@ impl Postgres {
 }
 
 impl Config {
-    /// Returns the consumers that receive from a channel. The others answer requests on a subject.
+    /// Returns the consumers that receive from a channel. The others answer requests on a subject, or process the items of jobs.
     pub fn with_channels(&self) -> impl Iterator<Item = &Consumer> + Clone {
-        self.consumers.iter().filter(|consumer| consumer.subject.is_none())
+        self.consumers.iter().filter(|consumer| consumer.has_channel())
     }
 
     /// Converts the checked settings to the configuration. Returns an error if the table of keys does not match this
@@ -279,6 +282,7 @@ impl Config {
                 .map(|name| Consumer::read(name, settings))
                 .collect::<Result<_, _>>()?,
             retry: RetryService::read(settings)?,
+            jobs: JobService::read(settings)?,
             alarms: Alarms { threshold: at.need("alarms.threshold")?, webhook: at.maybe("alarms.webhook")? },
             telemetry: Telemetry {
                 log: at.maybe("telemetry.log")?,

@@ -1,1 +1,30 @@
 //! The job service of hostler: trees of jobs over PostgreSQL, by HTTP.
+//!
+//! | file | job |
+//! |---|---|
+//! | `types.rs` | the shapes of requests and answers |
+//! | `json.rs` | JSON that is passed through as text |
+//! | `limits.rs` | the limits of requests, checked without I/O |
+//! | `ids.rs` | the ids of items and assignments, as text and as numbers |
+//! | `feed.rs` | the templates that make a child's payload of a result |
+//! | `backoff.rs` | the delay after a failure |
+//! | `schema.rs`, `schema/` | the migrations: tables, and a function for each transaction |
+//! | `store.rs`, `store/` | the calls of these functions |
+//! | `sweeps.rs` | the periodic transactions |
+//! | `api.rs` | the HTTP API |
+//! | `callbacks.rs` | the delivery of callbacks |
+//! | `server.rs` | the listener, and all parts together |
+
+pub mod api;
+pub mod backoff;
+pub mod callbacks;
+pub mod feed;
+mod hex;
+pub mod ids;
+pub mod json;
+pub mod limits;
+pub mod schema;
+pub mod server;
+pub mod store;
+pub mod sweeps;
+pub mod types;

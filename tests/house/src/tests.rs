@@ -75,6 +75,7 @@ fn crates_need_only_what_the_map_says() {
         ),
         ("hostler-ops", &["wasmtime", "hostler_wasm", "aws_sdk_sqs", "rusqlite", "hostler_consumer", "tokio_postgres"]),
         ("hostler-postgres", &["wasmtime", "hostler_types", "hostler_config", "hostler_queue"]),
+        ("hostler-jobs", &["wasmtime", "hostler_config", "hostler_queue", "hostler_consumer", "rusqlite"]),
     ];
     for (package, denied) in denied {
         let needed = needs(package);

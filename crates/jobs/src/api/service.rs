@@ -1,0 +1,71 @@
+//! The routes about the service itself: health, metrics, the OpenAPI document.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::api::fault::of_parameters;
+use crate::api::metrics::database;
+use crate::api::problem::Problem;
+use crate::api::state::App;
+
+/// The media type of Prometheus' text format.
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The answer to a health check.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Health {
+    /// `ok`.
+    #[schema(value_type = String)]
+    pub status: &'static str,
+}
+
+/// Tells that the process answers. Does not ask the database.
+#[utoipa::path(
+    get, path = "/healthz", tag = "service",
+    responses((status = 200, description = "The process answers.", body = Health)),
+    security(()),
+)]
+pub async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+/// Tells whether the service can work: the database answers, its schema is current, and no shutdown is under way.
+#[utoipa::path(
+    get, path = "/readyz", tag = "service",
+    responses((status = 200, description = "The service can work.", body = Health)),
+    security(()),
+)]
+pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
+    if app.stopping.is_cancelled() {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the service stops").retry_after(1));
+    }
+    app.store.ping().await.map_err(of_parameters)?;
+    Ok(Json(Health { status: "ok" }))
+}
+
+/// Returns metrics in Prometheus' text format.
+#[utoipa::path(
+    get, path = "/metrics", tag = "service",
+    responses((status = 200, description = "The metrics.", body = String, content_type = "text/plain")),
+    security(("token" = ["producer"]), ("token" = ["worker"]), ("token" = ["operator"])),
+)]
+pub async fn metrics(State(app): State<App>) -> Response {
+    let counts = app.store.counts().await;
+    let text = app.metrics.requests() + &database(counts.as_ref().ok());
+    ([(CONTENT_TYPE, PROMETHEUS)], text).into_response()
+}
+
+/// Returns this document.
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "service",
+    responses((status = 200, description = "The OpenAPI document.", body = serde_json::Value)),
+    security(()),
+)]
+pub async fn openapi(State(app): State<App>) -> Response {
+    ([(CONTENT_TYPE, "application/json")], app.document.clone()).into_response()
+}

@@ -1,0 +1,93 @@
+//! The store: every change of jobs and items is one transaction on PostgreSQL.
+//!
+//! Each transaction is a function of the schema (`schema/*.sql`), which says above it what it locks, in which order. So a call is one
+//! round trip, its plans are cached, and a client that freezes between two statements holds no lock. Only requests with an
+//! idempotency key take several statements. All times are the database's.
+//!
+//! Locks are taken in this order: the lock of folding, rows of jobs, of assignments, of serialize keys, of `ready` and `later`.
+//! Where two transactions meet in another order, the server breaks the deadlock, and [`Store`] tries again.
+//!
+//! | file | job |
+//! |---|---|
+//! | `store/call.rs` | calls, retried after deadlocks; requests with an idempotency key |
+//! | `store/create.rs` | creating trees, adding items, sealing |
+//! | `store/claim.rs` | claiming, assigning, heartbeats, release |
+//! | `store/settle.rs` | results, failures, feeds |
+//! | `store/status.rs` | the progress of trees |
+//! | `store/jobs.rs`, `store/items.rs` | pages of jobs and items |
+//! | `store/admin.rs` | deletion, retry, sweeps, counts |
+//! | `store/outbox.rs` | callbacks |
+//! | `store/error.rs` | errors |
+
+mod admin;
+mod call;
+mod claim;
+mod create;
+mod error;
+mod items;
+mod jobs;
+mod outbox;
+mod settle;
+mod status;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hostler_postgres::Database;
+
+pub use admin::Counts;
+pub use call::IdempotencyKey;
+pub use error::StoreError;
+pub use outbox::{Delivery, DueCallback};
+pub use settle::Settlement;
+
+/// The periods of the store.
+#[derive(Clone, Debug)]
+pub struct StoreSettings {
+    /// The period of heartbeats: 1 s to 10 min. Three missed ones end an assignment.
+    pub heartbeat: Duration,
+    /// The time for which complete trees are kept.
+    pub retention: Duration,
+    /// The delay after the first failure, at most; after each further one twice that.
+    pub backoff: Duration,
+    /// The longest delay after a failure.
+    pub backoff_max: Duration,
+}
+
+impl Default for StoreSettings {
+    fn default() -> StoreSettings {
+        StoreSettings {
+            heartbeat: Duration::from_secs(60),
+            retention: Duration::from_secs(7 * 24 * 3600),
+            backoff: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(15 * 60),
+        }
+    }
+}
+
+/// The store. Clones share the connections.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) db: Database,
+    pub(crate) settings: StoreSettings,
+    /// The numbers of types, which never change.
+    pub(crate) types: Arc<Mutex<HashMap<String, i32>>>,
+}
+
+impl Store {
+    /// Makes a store. Connects to nothing yet.
+    pub fn new(db: Database, settings: StoreSettings) -> Store {
+        Store { db, settings, types: Arc::default() }
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &StoreSettings {
+        &self.settings
+    }
+
+    /// The database's place, `host:port/name`.
+    pub fn place(&self) -> &str {
+        self.db.place()
+    }
+}

@@ -1,0 +1,11 @@
+//! `hostler jobs` on a real PostgreSQL.
+
+mod access;
+mod callbacks;
+mod commands;
+mod ends;
+mod guests;
+mod kills;
+mod mistakes;
+mod shapes;
+mod trees;
