@@ -195,7 +195,9 @@ async fn a_lost_answer_is_asked_for_again_by_the_same_settlement() {
     let service = Scripted::with([Answer::Hangs, settled(&[("a-1", "ok")]), settled(&[])]).await;
     let queue = queue(&service);
     let mut unsettled = queue.settle(vec![result("a-1", "7")]).await;
-    let Err(Unsettled { settlement, error: LeaseError::Retry(_) }) = unsettled.remove(0) else { panic!("not repeated") };
+    let Err(Unsettled { settlement, error: LeaseError::Retry(_) }) = unsettled.remove(0) else {
+        panic!("not repeated")
+    };
     assert_eq!(errors(queue.settle(vec![settlement]).await), [None]);
     let asked = service.asked();
     assert_eq!(asked[0].body, asked[1].body);
