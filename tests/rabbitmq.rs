@@ -15,20 +15,10 @@ mod topology;
 
 use serde_json::Value;
 
-use crate::support::hostler::{Host, PATIENCE, World, until};
+use crate::support::hostler::{PATIENCE, World, until};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
-
-const WORK: &str = "
-    [consumers.work]
-    channel = 'work'
-    handler = 'guests/run-word.wat'
-    concurrency = 4
-    lease = '20s'
-    processing_timeout = '30s'
-    healthcheck_timeout = '60s'
-    retry = { requeues = 1, requeue_delay = '0s', delays = 1, delay = '1s' }
-";
+use crate::support::work::{WORK, field, is_busy};
 
 /// A world on this server, with a prefix of its own.
 pub fn world(server: &RabbitMq, config: &str) -> World {
@@ -54,16 +44,6 @@ pub fn on(url: String, config: &str) -> World {
         ("HOSTLER_QUEUE__RABBITMQ__PROVISION", "auto".to_owned()),
     ];
     World::with(head, env, config)
-}
-
-fn field<'a>(lines: &'a [Value], name: &str) -> Vec<&'a Value> {
-    lines.iter().map(|line| &line[name]).collect()
-}
-
-fn is_busy(host: &Host, world: &World, running: u64) {
-    let shown = || world.verdict()["report"]["consumers"][0]["in_flight"].as_u64();
-    until("handlers run", PATIENCE, || (shown() == Some(running)).then_some(()));
-    assert!(host.lines().iter().all(|line| line["message"] != "lease lost"));
 }
 
 #[test]

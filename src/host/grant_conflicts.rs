@@ -383,6 +383,24 @@ mod tests {
         );
     }
 
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn files_that_say_which_postgres_to_trust_are_protected() {
+        let files = |keys: &str| {
+            let text = format!("queue.driver = 'postgres'\n[queue.postgres]\n{keys}");
+            let all = found(&text, None, Path::new("/nonexistent"));
+            ["url_file", "url"].map(|key| of_key(&all, &format!("queue.postgres.{key}")))
+        };
+        let path = |path: &str| vec![PathBuf::from(path)];
+        assert_eq!(files("url_file = '/p/url'"), [path("/p/url"), Vec::new()]);
+        let both = "url_file = '/p/url'\nurl = 'postgres://pg/db?sslrootcert=%2Fp%2Fca.pem'";
+        assert_eq!(
+            files(both),
+            [Vec::new(), path("/p/ca.pem")],
+            "the file of an address is not read beside an address"
+        );
+    }
+
     #[test]
     fn files_of_the_aws_sdk_are_protected_before_they_exist() {
         let home = tempfile::tempdir().unwrap();

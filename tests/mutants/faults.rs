@@ -31,22 +31,22 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "does not clamp extensions to 12 hours",
         "consumer/leases.rs",
-        "let by = self.lease.min(Duration::from_secs(left.as_secs()));",
-        "let by = self.lease.max(Duration::from_secs(left.as_secs()).min(Duration::ZERO));",
+        "let by = entry.duration.min(Duration::from_secs(left.as_secs()));",
+        "let by = entry.duration.max(Duration::from_secs(left.as_secs()).min(Duration::ZERO));",
     ),
     fault(
         "counts an extension from its answer",
         "consumer/leases.rs",
-        "let deadline = self.deadline_of(sent_at, by);",
-        "let deadline = self.deadline_of(now, by);",
+        "entry.deadline = deadline_of(sent_at, by, entry.duration);",
+        "entry.deadline = deadline_of(now, by, entry.duration);",
     ),
     fault(
         "takes a failed extension for a success",
         "consumer/leases.rs",
-        "| None => now + self.lease / RETRY_FRACTION,",
+        "| None => now + entry.duration / RETRY_FRACTION,",
         "| None => {
-             self.deadlines.remove(&(entry.deadline, *id)); entry.deadline = deadline;
-             self.deadlines.insert((deadline, *id)); now + self.lease / RETRY_FRACTION
+             self.deadlines.remove(&(entry.deadline, *id)); entry.deadline = deadline_of(sent_at, by, entry.duration);
+             self.deadlines.insert((entry.deadline, *id)); now + entry.duration / RETRY_FRACTION
          }",
     ),
     fault(
@@ -82,8 +82,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "acks without the reply",
         "consumer/delivery.rs",
-        "Outcome::Reply(body) if self.replies => {",
-        "Outcome::Reply(body) if self.replies && body.is_empty() => {",
+        "Outcome::Reply(body) if self.replies == Replies::Channel => {",
+        "Outcome::Reply(body) if self.replies == Replies::Channel && body.is_empty() => {",
     ),
     fault(
         "polls while it drains",

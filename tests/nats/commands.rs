@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::{WORK, field, world};
-use crate::support::hostler::{PATIENCE, Said, World, until};
+use crate::support::hostler::{PATIENCE, World, until};
 use crate::support::nats::{Nats, Version};
+use crate::support::work::{dead_letters, json};
 
 /// Without a consumer that runs, so messages stay.
 fn provisioned(version: Version, keys: &str) -> World {
@@ -13,21 +14,10 @@ fn provisioned(version: Version, keys: &str) -> World {
     world
 }
 
-fn json(said: &Said) -> Vec<Value> {
-    serde_json::from_str::<Value>(&said.stdout).unwrap_or_else(|_| panic!("{said:?}")).as_array().unwrap().clone()
-}
-
 /// The server counts a message that went back as in flight until it is delivered again.
 fn total(world: &World, channel: &str, count: u64) {
     let total = || world.depth(channel).visible + world.depth(channel).in_flight;
     until("the messages are there", PATIENCE, || (total() == count).then_some(()));
-}
-
-fn dead_letters(world: &World, bodies: &[&str]) {
-    for body in bodies {
-        let said = world.output(&["send", "work-dlq", "--body", body, "--attr", "tenant=7"]);
-        assert_eq!(said.code, 0, "{said:?}");
-    }
 }
 
 #[test]

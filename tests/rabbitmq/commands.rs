@@ -4,9 +4,10 @@ use serde_json::Value;
 
 use super::{WORK, field, world, world_at};
 use crate::exchange::{CONSUMERS, accepted, refused};
-use crate::support::hostler::{PATIENCE, Said, World, until};
+use crate::support::hostler::{PATIENCE, World, until};
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::unique;
+use crate::support::work::{dead_letters, json};
 
 /// Without a consumer that runs, so messages stay.
 fn provisioned() -> World {
@@ -20,20 +21,8 @@ fn provisioned_with(keys: &str) -> World {
     world
 }
 
-fn json(said: &Said) -> Vec<Value> {
-    serde_json::from_str::<Value>(&said.stdout).unwrap_or_else(|_| panic!("{said:?}")).as_array().unwrap().clone()
-}
-
 fn visible(world: &World, channel: &str, count: u64) {
     until("the messages are there", PATIENCE, || (world.depth(channel).visible == count).then_some(()));
-}
-
-/// Dead letters, each with an attribute, put where a host would put them.
-fn dead_letters(world: &World, bodies: &[&str]) {
-    for body in bodies {
-        let said = world.output(&["send", "work-dlq", "--body", body, "--attr", "tenant=7"]);
-        assert_eq!(said.code, 0, "{said:?}");
-    }
 }
 
 #[test]

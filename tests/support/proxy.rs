@@ -1,4 +1,5 @@
-//! A proxy for a server. Counts the calls of AWS's JSON protocol by name, and simulates faults of the network.
+//! A proxy for a server. Counts the calls of AWS's JSON protocol by name, and simulates faults of the network, also for servers of
+//! other protocols.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -44,6 +45,8 @@ pub struct Proxy {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// Set if the clients speak HTTP.
+    is_http: bool,
 }
 
 struct State {
@@ -65,10 +68,20 @@ struct Connection {
 impl Proxy {
     /// Starts a proxy for the server with this URL.
     pub fn before(endpoint: &str) -> Self {
-        let server: SocketAddr = endpoint.strip_prefix("http://").unwrap().parse().unwrap();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self::listen(0, endpoint.strip_prefix("http://").unwrap().parse().unwrap(), true)
+    }
+
+    /// Starts a proxy for the server at this port of the loopback address, whose protocol is not HTTP. `port`: the proxy's own; 0
+    /// for any. Knows no requests: an answer begins whenever the client has sent something. [`Line::Answer`] is only for HTTP.
+    pub fn of_bytes(port: u16, server: u16) -> Self {
+        Self::listen(port, (Ipv4Addr::LOCALHOST, server).into(), false)
+    }
+
+    fn listen(port: u16, server: SocketAddr, is_http: bool) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
         let state = Mutex::new(State { line: Line::Good, open: Vec::new(), calls: BTreeMap::new() });
-        let (address, shared) = (listener.local_addr().unwrap(), Arc::new(Shared { state, changed: Condvar::new() }));
+        let shared = Arc::new(Shared { state, changed: Condvar::new(), is_http });
+        let address = listener.local_addr().unwrap();
         let ours = Arc::clone(&shared);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
@@ -186,7 +199,8 @@ fn pass_requests(connection: &Connection, shared: &Shared) -> Option<()> {
         if connection.is_dead.load(Ordering::SeqCst) {
             continue;
         }
-        for piece in request.take(&buffer[..read]) {
+        let chunk = &buffer[..read];
+        for piece in if shared.is_http { request.take(chunk) } else { Piece::whole(chunk) } {
             if let Some(call) = piece.call {
                 *shared.state.lock().unwrap().calls.entry(call).or_default() += 1;
             }
@@ -262,6 +276,13 @@ struct Piece {
     call: Option<String>,
     begins: bool,
     ends: bool,
+}
+
+impl Piece {
+    /// Returns bytes of another protocol as a piece of their own.
+    fn whole(bytes: &[u8]) -> Vec<Self> {
+        vec![Self { bytes: bytes.to_vec(), call: None, begins: true, ends: true }]
+    }
 }
 
 impl Request {

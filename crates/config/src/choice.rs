@@ -62,6 +62,8 @@ choice! {
         RabbitMq = "rabbitmq",
         /// NATS, by JetStream.
         Nats = "nats",
+        /// PostgreSQL, by tables.
+        Postgres = "postgres",
     }
 }
 
@@ -153,6 +155,14 @@ choice! {
         Drop = "drop",
         /// The message moves to the dead-letter queue.
         DeadLetter = "dead-letter",
+    }
+}
+
+choice! {
+    /// Way in which the instances of the job service learn of each other's work.
+    Fanout {
+        /// Each instance looks into the database at short intervals.
+        Poll = "poll",
     }
 }
 

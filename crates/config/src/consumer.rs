@@ -24,6 +24,9 @@ pub struct Consumer {
     /// Subject whose requests the handler answers. `channel` then is only a name: that of the consumer. `None`: the consumer
     /// receives from the channel.
     pub subject: Option<Subject>,
+    /// Type of the jobs whose items the handler processes. `channel` then is only a name: that of the consumer. `None`: the
+    /// consumer processes no jobs. Not together with `subject`.
+    pub job: Option<String>,
     /// Set for a FIFO queue. Messages of one group are processed in order, one at a time.
     pub ordered: bool,
     /// Scope of the deduplication and of the throughput limit of a FIFO queue. `true`: they apply to each message group
@@ -174,9 +177,18 @@ pub struct Tags {
 }
 
 impl Consumer {
-    /// Returns the name of what the consumer receives from, for people: the channel or the subject.
+    /// Returns the name of what the consumer receives from, for people: the channel, the subject or the type of jobs.
     pub fn source(&self) -> String {
-        self.subject.as_ref().map_or_else(|| self.channel.to_string(), |subject| subject.pattern.clone())
+        match (&self.subject, &self.job) {
+            (Some(subject), _) => subject.pattern.clone(),
+            (None, Some(job)) => job.clone(),
+            (None, None) => self.channel.to_string(),
+        }
+    }
+
+    /// Returns `true` if the consumer receives from its channel.
+    pub fn has_channel(&self) -> bool {
+        self.subject.is_none() && self.job.is_none()
     }
 
     /// Converts the checked settings of the consumer `name`. Returns an error if the table of keys does not match this
@@ -191,6 +203,7 @@ impl Consumer {
             name: name.to_owned(),
             channel: channel(name, &at)?,
             subject: subject(name, &at, &settings.root())?,
+            job: at.maybe("job")?,
             ordered: at.need("ordered")?,
             high_throughput: at.maybe("high_throughput")?,
             handler: at.need("handler")?,
@@ -235,11 +248,11 @@ impl Consumer {
 }
 
 fn channel(name: &str, at: &Section<'_>) -> Result<Channel, Mismatch> {
-    match at.maybe::<String>("subject")? {
+    if at.is_set("subject") || at.is_set("job") {
         // The name of a consumer is that of a channel, too.
-        Some(_) => name.parse().or_else(|_| at.need("channel")),
-        None => at.need("channel"),
+        return name.parse().or_else(|_| at.need("channel"));
     }
+    at.need("channel")
 }
 
 fn subject(name: &str, at: &Section<'_>, root: &Section<'_>) -> Result<Option<Subject>, Mismatch> {

@@ -1,5 +1,7 @@
 //! Checks values against each other: reports values that are valid alone but not together.
 
+mod sources;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,10 +23,13 @@ const SHORT_DELAY: Duration = Duration::from_secs(15 * 60);
 
 /// Adds the faults between keys of `settings` to `problems`. Skips values that are faulty by themselves.
 pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Problem>) {
+    // The keys of those who use hostler without a consumer: its services, and commands on the job service.
+    let is_of_a_service = ["retry.nats", "jobs.database", "jobs.listen", "jobs.url", "jobs.token"]
+        .iter()
+        .any(|key| settings.root().is_set(key));
     // A fault in `consumers` itself has already been reported.
-    let serves_retries = settings.root().is_set("retry.nats");
     if settings.consumers.is_empty()
-        && !serves_retries
+        && !is_of_a_service
         && !problems.iter().any(|problem| problem.key.starts_with("consumer"))
     {
         problems.push(Problem {
@@ -44,8 +49,9 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
                 .into_iter()
                 .flatten(),
         );
-        problems.extend(subject(&at, on_nats));
-        problems.extend(subjects(&at, on_nats));
+        problems.extend(sources::subject(&at, on_nats));
+        problems.extend(sources::subjects(&at, on_nats));
+        problems.extend(sources::job(&at));
         if on_sqs {
             problems.extend([in_flight(&at), queue_name(&at, &settings.root()), waits(&at)].into_iter().flatten());
         }
@@ -53,7 +59,9 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     problems.extend(health_file(&settings.root(), source));
     problems.extend(rabbitmq_url(&settings.root()));
     problems.extend(nats(&settings.root()));
+    problems.extend(postgres_url(&settings.root()));
     problems.extend(retry_service(settings));
+    problems.extend(sources::tokens(&settings.root()));
     shared_queues(settings, problems);
     dead_letter_queues(settings, problems);
     if on_sqs {
@@ -95,6 +103,18 @@ fn rabbitmq_url(root: &Section<'_>) -> Option<Problem> {
         let fault = "queue.driver = \"rabbitmq\" needs the address of the server".to_owned();
         let cure = "set it, for example by HOSTLER_QUEUE__RABBITMQ__URL, or set queue.rabbitmq.url_file".to_owned();
         problem(root, "queue.rabbitmq.url", fault, cure)
+    })
+}
+
+/// Checks that the address of PostgreSQL is given, if it is needed.
+fn postgres_url(root: &Section<'_>) -> Option<Problem> {
+    let is_needed = root.get("queue.driver") == Some(Driver::Postgres);
+    // A faulty one has been reported.
+    let is_given = root.is_set("queue.postgres.url") || root.is_set("queue.postgres.url_file");
+    (is_needed && !is_given).then(|| {
+        let fault = "queue.driver = \"postgres\" needs the address of the database".to_owned();
+        let cure = "set it, for example by HOSTLER_QUEUE__POSTGRES__URL, or set queue.postgres.url_file".to_owned();
+        problem(root, "queue.postgres.url", fault, cure)
     })
 }
 
@@ -192,57 +212,6 @@ fn health_file(root: &Section<'_>, source: &Source) -> Option<Problem> {
     let cure =
         "name a path of its own: `.lock` and `.tmp` behind it, and `-wal` and `-shm` behind the queue's, are taken";
     Some(problem(root, "host.health_file", fault, cure.to_owned()))
-}
-
-/// Keys that make no sense with `subject`, each with the reason.
-const WITHOUT_A_STREAM: [(&str, &str); 9] = [
-    ("channel", "the requests of a subject take the place of a channel's messages"),
-    ("ordered", "requests have no order"),
-    ("high_throughput", "requests are in no queue"),
-    ("dead_letter", "a request that would be dead-lettered is answered `+TERM`, and its sender keeps it"),
-    ("longest_delay", "the sender delays its requests itself"),
-    ("filter.type", "the subject is the filter"),
-    ("filter.values", "the subject is the filter"),
-    ("tags.alarm_threshold", "requests are in no queue that could grow"),
-    ("tags.dead_letter_alarm_threshold", "requests have no dead-letter queue"),
-];
-
-/// Checks that a subject is on NATS, and that no key is set that only a queue has.
-fn subject(at: &Section<'_>, on_nats: bool) -> Vec<Problem> {
-    if !at.is_set("subject") {
-        let group = at.is_set("queue_group").then(|| {
-            let fault = format!("{} is not set, so this key has no effect", at.path("subject"));
-            problem(at, "queue_group", fault, "set `subject`, or remove `queue_group`".to_owned())
-        });
-        return group.into_iter().collect();
-    }
-    let elsewhere = (!on_nats).then(|| {
-        let fault = "only NATS has subjects".to_owned();
-        problem(
-            at,
-            "subject",
-            fault,
-            "set queue.driver = \"nats\", or write `channel` in place of `subject`".to_owned(),
-        )
-    });
-    let of_a_queue = WITHOUT_A_STREAM.into_iter().filter(|(key, _)| at.is_set(key)).map(|(key, why)| {
-        let fault = format!("{} is set, and {why}", at.path("subject"));
-        let cure = match key {
-            "channel" => "remove one of the two".to_owned(),
-            _ => format!("remove `{key}`, or write `channel` in place of `subject`"),
-        };
-        problem(at, key, fault, cure)
-    });
-    elsewhere.into_iter().chain(of_a_queue).collect()
-}
-
-/// Checks that a guest may send to subjects only on NATS.
-fn subjects(at: &Section<'_>, on_nats: bool) -> Option<Problem> {
-    let is_idle = on_nats || at.get::<Vec<String>>("allow.subjects")?.is_empty();
-    (!is_idle).then(|| {
-        let cure = "set queue.driver = \"nats\", or remove `allow.subjects`".to_owned();
-        problem(at, "allow.subjects", "only NATS has subjects".to_owned(), cure)
-    })
 }
 
 fn filter(at: &Section<'_>) -> Option<Problem> {

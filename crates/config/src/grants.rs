@@ -121,6 +121,35 @@ impl Read for SecretUrl {
     }
 }
 
+/// A token or a secret that is sent in a header or signs what is sent. `Debug` omits it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Maximum length in bytes.
+    const MAX: usize = 512;
+
+    /// Returns the token as written. The caller must keep it out of logs, errors and output.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+impl Read for Token {
+    fn read(value: &Value) -> Result<Self, String> {
+        let is_one =
+            |text: &&str| (1..=Self::MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let fault = || "the value is not a token (it is not shown: it is secret)".to_owned();
+        value.as_str().filter(is_one).map(|text| Self(text.to_owned())).ok_or_else(fault)
+    }
+}
+
 /// Defines the URL of a server, which usually contains a password. `Debug` omits it.
 macro_rules! server_url {
     ($(#[$doc:meta])* $name:ident, $server:literal, $($scheme:literal)|+) => {
@@ -173,6 +202,10 @@ server_url! {
 server_url! {
     /// A `nats://` or `tls://` URL.
     NatsUrl, "NATS", "nats" | "tls"
+}
+server_url! {
+    /// A `postgres(ql)://` URL.
+    PostgresUrl, "PostgreSQL", "postgres" | "postgresql"
 }
 
 /// Splits a URL into its canonical origin and the rest, which is the path, the query and the fragment.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use figment::value::{Empty, Tag, Value};
 
 use super::amqp::amqp_fault;
-use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, SecretUrl, Url};
+use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, PostgresUrl, SecretUrl, Token, Url};
+use super::postgres::postgres_fault;
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
 use hostler_types::Rate;
@@ -46,6 +47,10 @@ pub(super) enum Kind {
     AmqpUrl,
     /// A URL of NATS, which is never displayed.
     NatsUrl,
+    /// A URL of PostgreSQL, which is never displayed.
+    PostgresUrl,
+    /// A token or a secret in visible ASCII characters, which is never displayed.
+    Token,
     Path,
     /// A command for a shell.
     Command,
@@ -87,8 +92,12 @@ impl Kind {
                 .map(drop)
                 .map_err(|_| "the value is not text (it is not shown: it may be secret)".to_owned()),
             Self::SecretUrl => SecretUrl::read(value).map(drop),
-            Self::AmqpUrl => amqp_url(value),
+            Self::AmqpUrl => fault_of(value, amqp_fault).map_or_else(|| AmqpUrl::read(value).map(drop), Err),
             Self::NatsUrl => NatsUrl::read(value).map(drop),
+            Self::PostgresUrl => {
+                fault_of(value, postgres_fault).map_or_else(|| PostgresUrl::read(value).map(drop), Err)
+            }
+            Self::Token => Token::read(value).map(drop),
             Self::Path => PathBuf::read(value).map(drop),
             Self::Command => command(text(value)?),
             Self::Handler => HandlerRef::read(value).map(drop),
@@ -151,6 +160,10 @@ impl Kind {
             Self::SecretUrl => "an address that begins with `https://` or `http://`".to_owned(),
             Self::AmqpUrl => "an address such as `amqp://user:password@host/vhost`, or with `amqps://`".to_owned(),
             Self::NatsUrl => "an address such as `nats://user:password@host:4222`, or with `tls://`".to_owned(),
+            Self::PostgresUrl => {
+                "an address such as `postgres://user:password@host:5432/database`, or with `postgresql://`".to_owned()
+            }
+            Self::Token => "1 to 512 visible ASCII characters in quotes, without spaces".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Command => "a shell command such as `make`".to_owned(),
             Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),
@@ -198,11 +211,10 @@ fn within<T: PartialOrd>(given: T, min: T, max: T, value: &Value) -> Result<(), 
     }
 }
 
-fn amqp_url(value: &Value) -> Result<(), String> {
-    match value.as_str().and_then(amqp_fault) {
-        Some(fault) => Err(format!("the address {fault} (it is not shown: it may contain a password)")),
-        None => AmqpUrl::read(value).map(drop),
-    }
+/// Describes the fault of an address that may contain a password.
+fn fault_of(value: &Value, find: impl Fn(&str) -> Option<&'static str>) -> Option<String> {
+    let fault = value.as_str().and_then(find)?;
+    Some(format!("the address {fault} (it is not shown: it may contain a password)"))
 }
 
 fn texts(value: &Value) -> Result<(), String> {

@@ -12,9 +12,11 @@ mod cross;
 mod environment;
 mod error;
 mod grants;
+mod jobs;
 mod keys;
 mod kind;
 mod paths;
+mod postgres;
 mod read;
 mod reference;
 mod retry;
@@ -27,12 +29,14 @@ mod valid;
 
 pub use amqp::amqp_fault;
 pub use choice::{
-    DirMode, Driver, Expired, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, RetryBackoff,
+    DirMode, Driver, Expired, Fanout, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, RetryBackoff,
     TaskProtection,
 };
 pub use consumer::{Allow, Breaker, Consumer, Limits, Retry, Subject, Tags};
 pub use error::{ConfigError, Place, Problem};
-pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, SecretUrl};
+pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, PostgresUrl, SecretUrl, Token};
+pub use jobs::{JobService, JobTokens};
+pub use postgres::postgres_fault;
 pub use reference::reference;
 pub use retry::RetryService;
 pub use schema::schema;
@@ -41,7 +45,7 @@ pub use suggest::alike;
 pub use units::{Share, duration as parse_duration, duration_text};
 // Type of a public field.
 pub use hostler_types::Rate;
-pub use valid::{Alarms, Config, Dev, Embedded, Host, Nats, Payload, QueueConfig, RabbitMq, Sqs, Telemetry};
+pub use valid::{Alarms, Config, Dev, Embedded, Host, Nats, Payload, Postgres, QueueConfig, RabbitMq, Sqs, Telemetry};
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -351,7 +355,7 @@ mod tests {
     #[test]
     fn schema_and_reference_know_every_key() {
         let (schema, reference) = (schema(), reference());
-        for key in keys::KEYS {
+        for key in keys::keys() {
             let at = |schema: &serde_json::Value, name: &str| {
                 let table = if name == "*" { "additionalProperties" } else { "properties" };
                 let below = schema.get(table)?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{CONSUMER_NAME, DefaultValue, KEYS, Key, Node, child, joined, names};
+use super::keys::{CONSUMER_NAME, DefaultValue, Key, Node, child, joined, keys, names};
 use super::kind::Kind;
 use super::units::{DURATION_UNITS, SIZE_UNITS};
 
@@ -37,7 +37,7 @@ fn table(pattern: &str) -> Value {
     let required = |key: &&Key| {
         key.preset == DefaultValue::Required && key.path.rsplit_once('.').is_some_and(|(table, _)| table == pattern)
     };
-    let required: Vec<_> = KEYS.iter().filter(required).filter_map(|key| key.path.rsplit('.').next()).collect();
+    let required: Vec<_> = keys().filter(required).filter_map(|key| key.path.rsplit('.').next()).collect();
     let mut object = json!({ "type": "object", "properties": properties, "additionalProperties": false });
     if let (Value::Object(object), false) = (&mut object, required.is_empty()) {
         object.insert("required".to_owned(), json!(required));
@@ -134,7 +134,9 @@ fn pattern_of(kind: Kind) -> Option<String> {
         }
         Kind::Path | Kind::Command | Kind::Handler => r"^[\s\S]+$".to_owned(),
         Kind::AmqpUrl => r"^amqps?://\S+$".to_owned(),
+        Kind::Token => "^[!-~]{1,512}$".to_owned(),
         Kind::NatsUrl => r"^(nats|tls)://\S+$".to_owned(),
+        Kind::PostgresUrl => r"^postgres(ql)?://\S+$".to_owned(),
         Kind::Url { .. } | Kind::SecretUrl => r"^[hH][tT][tT][pP][sS]?://[^/?#@\s]+([/?#]\S*)?$".to_owned(),
         Kind::Address => r"^\S+:[0-9]+$".to_owned(),
         Kind::Rate => r"^\s*\+?0*[1-9][0-9]*\s*/\s*[smh]\s*$".to_owned(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use figment::value::{Dict, Value};
 
 use super::error::{ConfigError, Place, Problem};
-use super::keys::{self, CONSUMER_NAME, DefaultValue, KEYS, Key, Node};
+use super::keys::{self, CONSUMER_NAME, DefaultValue, Key, Node};
 use super::kind::Kind;
 use super::read::Read;
 use super::source::Source;
@@ -237,7 +237,7 @@ impl Check<'_> {
 
     /// Adds the defaults of unset keys. Adds a fault for each unset required key.
     fn fill(&mut self) {
-        for key in KEYS {
+        for key in keys::keys() {
             let parts: Path = key.path.split('.').map(str::to_owned).collect();
             if parts.last().is_some_and(|last| last == "*") {
                 continue;
@@ -262,7 +262,7 @@ impl Check<'_> {
             DefaultValue::Value(text) => {
                 self.settings.values.insert(path, (key.kind.value(text), Place::Default));
             }
-            DefaultValue::RequiredUnless(other) if self.has_beside(&path, other) => {}
+            DefaultValue::RequiredUnless(others) if others.iter().any(|other| self.has_beside(&path, other)) => {}
             DefaultValue::Required | DefaultValue::RequiredUnless(_) => {
                 let fault = match (&home, path.get(1).and_then(|name| self.alike(name))) {
                     (Place::Variable(_), Some(other)) => {

@@ -1,6 +1,6 @@
 //! Suggests keys for names that do not exist.
 
-use super::keys::{self, KEYS, Node, names};
+use super::keys::{self, Node, keys, names};
 
 /// Minimum similarity of two names for one of them to count as a misspelling of the other. Determined with actual
 /// misspellings.
@@ -34,7 +34,7 @@ pub(super) fn meant(path: &[String], table: &str, name: &str) -> Option<Vec<Stri
     if let Some(here) = alike(name, names(table)) {
         return Some(path.iter().cloned().chain([here.to_owned()]).collect());
     }
-    let elsewhere = KEYS.iter().find(|key| key.path.rsplit('.').next() == Some(&folded(name)))?;
+    let elsewhere = keys().find(|key| key.path.rsplit('.').next() == Some(&folded(name)))?;
     let consumer = path.get(1).filter(|_| path.first().is_some_and(|first| first == "consumers"));
     Some(named(elsewhere.path, consumer.map_or("NAME", String::as_str)))
 }
@@ -51,7 +51,7 @@ pub(super) fn flattened(words: &str) -> Option<Vec<String>> {
         (!name.is_empty()).then(|| named(path, name))
     };
     // The longest key gives the shortest consumer name: `a_retry_delay` is `retry.delay` of consumer `a`.
-    KEYS.iter().filter_map(|key| matching(key.path)).max_by_key(Vec::len)
+    keys().filter_map(|key| matching(key.path)).max_by_key(Vec::len)
 }
 
 fn named(path: &str, name: &str) -> Vec<String> {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::choice::{Driver, HardeningMode, LogFormat, Provision, TaskProtection};
 use super::consumer::Consumer;
-use super::grants::{AmqpUrl, NatsUrl, SecretUrl, Url};
+use super::grants::{AmqpUrl, NatsUrl, PostgresUrl, SecretUrl, Url};
+use super::jobs::JobService;
+use super::postgres::root_certificate;
 use super::read::Bytes;
 use super::retry::RetryService;
 use super::settings::{Mismatch, Settings};
@@ -20,10 +22,12 @@ pub struct Config {
     pub queue: QueueConfig,
     /// Claim check for large messages.
     pub payload: Payload,
-    /// Consumers, sorted by name. At least one, unless there is a retry service. Every consumer has its own queue.
+    /// Consumers, sorted by name. At least one, unless there is a retry or a job service. Every consumer has its own queue.
     pub consumers: Vec<Consumer>,
     /// Settings of `hostler retry`. `None`: there is no retry service.
     pub retry: Option<RetryService>,
+    /// Settings of `hostler jobs`, and of the consumers with `job`.
+    pub jobs: JobService,
     /// Settings of `hostler alarms` and `hostler clean`.
     pub alarms: Alarms,
     /// Logs, metrics and traces.
@@ -60,6 +64,8 @@ pub struct QueueConfig {
     pub rabbitmq: RabbitMq,
     /// Settings of the NATS driver.
     pub nats: Nats,
+    /// Settings of the PostgreSQL driver.
+    pub postgres: Postgres,
 }
 
 /// `[queue.embedded]`: SQLite.
@@ -136,6 +142,23 @@ pub struct Nats {
     pub fallback: Option<String>,
 }
 
+/// `[queue.postgres]`: PostgreSQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Postgres {
+    /// Address of the database. `None`: the file contains the address.
+    pub url: Option<PostgresUrl>,
+    /// File with the address of the database.
+    pub url_file: Option<PathBuf>,
+    /// PEM file with certificates of authorities, as `sslrootcert` of `url` names it. Read at the start.
+    pub root_certificate: Option<PathBuf>,
+    /// Prefix of every queue and exchange name. May be empty.
+    pub prefix: String,
+    /// Treatment of tables and queues that are missing when the host starts.
+    pub provision: Provision,
+    /// Maximum number of connections of this process: 1 to 16.
+    pub connections: usize,
+}
+
 /// `[payload]`: the claim check for large messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload {
@@ -178,10 +201,26 @@ pub struct Dev {
     pub watch: Vec<PathBuf>,
 }
 
+impl Postgres {
+    fn read(settings: &Settings) -> Result<Self, Mismatch> {
+        let at = settings.root();
+        let url: Option<PostgresUrl> = at.maybe("queue.postgres.url")?;
+        let root_certificate = url.as_ref().and_then(|url| root_certificate(url.expose())).map(PathBuf::from);
+        Ok(Self {
+            url,
+            url_file: at.maybe("queue.postgres.url_file")?,
+            root_certificate,
+            prefix: at.need("queue.postgres.prefix")?,
+            provision: at.need("queue.postgres.provision")?,
+            connections: at.need("queue.postgres.connections")?,
+        })
+    }
+}
+
 impl Config {
-    /// Returns the consumers that receive from a channel. The others answer requests on a subject.
+    /// Returns the consumers that receive from a channel. The others answer requests on a subject, or process the items of jobs.
     pub fn with_channels(&self) -> impl Iterator<Item = &Consumer> + Clone {
-        self.consumers.iter().filter(|consumer| consumer.subject.is_none())
+        self.consumers.iter().filter(|consumer| consumer.has_channel())
     }
 
     /// Converts the checked settings to the configuration. Returns an error if the table of keys does not match this
@@ -231,6 +270,7 @@ impl Config {
                     request_timeout: at.need("queue.nats.request_timeout")?,
                     fallback: at.maybe("queue.nats.fallback")?,
                 },
+                postgres: Postgres::read(settings)?,
             },
             payload: Payload {
                 bucket: at.maybe("payload.bucket")?,
@@ -242,6 +282,7 @@ impl Config {
                 .map(|name| Consumer::read(name, settings))
                 .collect::<Result<_, _>>()?,
             retry: RetryService::read(settings)?,
+            jobs: JobService::read(settings)?,
             alarms: Alarms { threshold: at.need("alarms.threshold")?, webhook: at.maybe("alarms.webhook")? },
             telemetry: Telemetry {
                 log: at.maybe("telemetry.log")?,

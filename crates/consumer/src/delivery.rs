@@ -116,18 +116,31 @@ pub struct Machine {
     is_not_due: bool,
     /// Set if the processing-timeout hook has decided.
     hook_decided: bool,
-    replies: bool,
+    replies: Replies,
     /// Set if the reply is larger than [`LARGE_REPLY`]. In that case, the delivery holds its slot until the reply is
     /// sent.
     large_reply: bool,
+    /// Result for the service, until the message is settled.
+    result: Option<Vec<u8>>,
     jitter: f64,
+}
+
+/// Receiver of the replies of a consumer's handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replies {
+    /// Nobody: a reply counts as an ack.
+    Nowhere,
+    /// The reply channel.
+    Channel,
+    /// The service, which decides about retries itself, and takes the reply as the result.
+    Service,
 }
 
 impl Machine {
     /// Creates the state machine of a delivery that was just received. `attempt`: number of the attempt, not counting
     /// attempts that ended because of a host limit. `spoilt`: number of preceding attempts in a row that ended because
-    /// of a host limit. `replies`: `true` if the consumer has a reply channel. `jitter`: random number from 0 to 1.
-    pub fn new(attempt: u32, spoilt: u32, replies: bool, jitter: f64) -> Self {
+    /// of a host limit. `replies`: receiver of the handler's reply. `jitter`: random number from 0 to 1.
+    pub fn new(attempt: u32, spoilt: u32, replies: Replies, jitter: f64) -> Self {
         Self {
             state: State::Waiting,
             attempt,
@@ -138,6 +151,7 @@ impl Machine {
             hook_decided: false,
             replies,
             large_reply: false,
+            result: None,
             jitter,
         }
     }
@@ -226,7 +240,11 @@ impl Machine {
     /// sandbox no longer exists. The host's memory plan counts such a reply as part of the sandbox. Therefore, the
     /// delivery holds its slot until the reply is sent.
     pub fn holds_slot(&self) -> bool {
-        let replies = self.large_reply && matches!(self.state, State::Replying(_));
+        let replies = self.large_reply
+            && match self.replies {
+                Replies::Service => matches!(self.state, State::StoppingHeartbeat | State::Settling),
+                Replies::Nowhere | Replies::Channel => matches!(self.state, State::Replying(_)),
+            };
         self.is_waiting() || self.is_running() || replies
     }
 
@@ -256,6 +274,11 @@ impl Machine {
         &self.disposition
     }
 
+    /// Removes and returns the result that the settlement carries to the service. `None`: the handler has given none.
+    pub fn take_result(&mut self) -> Option<Vec<u8>> {
+        self.result.take()
+    }
+
     fn go(&mut self, state: State, action: Action) -> Action {
         self.state = state;
         action
@@ -263,9 +286,14 @@ impl Machine {
 
     fn conclude(&mut self, outcome: Outcome, policy: &Policy) -> Action {
         match outcome {
-            Outcome::Reply(body) if self.replies => {
+            Outcome::Reply(body) if self.replies == Replies::Channel => {
                 self.large_reply = body.len() > LARGE_REPLY;
                 self.go(State::Replying(Outcome::Reply(Vec::new())), Action::Reply(body))
+            }
+            Outcome::Reply(body) if self.replies == Replies::Service => {
+                self.large_reply = body.len() > LARGE_REPLY;
+                self.result = Some(body);
+                self.stop_heartbeat(Outcome::Reply(Vec::new()), policy)
             }
             outcome => self.stop_heartbeat(outcome, policy),
         }
@@ -276,6 +304,7 @@ impl Machine {
     fn stop_heartbeat(&mut self, outcome: Outcome, policy: &Policy) -> Action {
         self.disposition = match &outcome {
             Outcome::HostLimit(..) => Policy::give_back(self.spoilt, self.jitter),
+            outcome if self.replies == Replies::Service => Policy::reported(outcome),
             outcome => policy.disposition(outcome, self.attempt, self.jitter),
         };
         self.outcome.get_or_insert(outcome);
@@ -304,6 +333,7 @@ impl Machine {
     /// handler's outcome, if there is one, for the log.
     fn forget(&mut self) -> Action {
         self.disposition = Disposition::None;
+        self.result = None;
         if self.outcome.is_none() {
             self.outcome = Some(Outcome::LeaseLost);
         }
@@ -312,174 +342,4 @@ impl Machine {
 }
 
 #[cfg(test)]
-mod tests {
-
-    use super::*;
-    use hostler_config::{OnProcessingTimeout, Retry};
-    use hostler_handler::Limit;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn policy() -> Policy {
-        let retry = Retry { requeues: 1, requeue_delay: SECOND, delays: 0, delay: SECOND, max_delay: SECOND };
-        Policy { retry, on_processing_timeout: OnProcessingTimeout::DeadLetter, dead_letter: true }
-    }
-
-    fn play(events: impl IntoIterator<Item = Event>) -> (Machine, Vec<Action>) {
-        let mut machine = Machine::new(1, 0, true, 1.0);
-        let actions = events.into_iter().map(|event| machine.handle(event, &policy())).collect();
-        (machine, actions)
-    }
-
-    #[test]
-    fn success_is_settled_after_the_heartbeat_has_stopped() {
-        let (machine, actions) =
-            play([Event::Start, Event::Ended(Some(Outcome::Ack)), Event::HeartbeatStopped, Event::Settled(true)]);
-        assert_eq!(actions, [Action::Run, Action::StopHeartbeat, Action::Settle(Disposition::Ack), Action::Finish]);
-        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Ack, &Disposition::Ack));
-    }
-
-    #[test]
-    fn a_lost_lease_settles_nothing_and_waits_for_the_guest() {
-        let (machine, actions) = play([Event::Start, Event::LeaseLost, Event::Ended(Some(Outcome::Ack))]);
-        assert_eq!(actions, [Action::Run, Action::Stop, Action::Finish]);
-        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::LeaseLost, &Disposition::None));
-    }
-
-    #[test]
-    fn a_lease_lost_before_or_during_settling_is_in_the_log_with_what_the_handler_did() {
-        let ended = || Event::Ended(Some(Outcome::Ack));
-        for last in [vec![Event::LeaseLost], vec![Event::HeartbeatStopped, Event::Settled(false)]] {
-            let (machine, actions) = play([Event::Start, ended()].into_iter().chain(last));
-            assert_eq!(actions.last(), Some(&Action::Finish));
-            assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Ack, &Disposition::None));
-        }
-    }
-
-    #[test]
-    fn a_timeout_asks_the_hook_once_the_guest_is_gone() {
-        let timed_out = [Event::Start, Event::Deadline(SECOND), Event::Ended(None)];
-        let (mut machine, actions) = play(timed_out);
-        assert_eq!(actions, [Action::Run, Action::Stop, Action::Decide(SECOND)]);
-        assert!(machine.is_running());
-        assert_eq!(machine.handle(Event::Decided(Some(Outcome::Ack)), &policy()), Action::StopHeartbeat);
-        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::TimedOut(SECOND), &Disposition::Ack));
-    }
-
-    #[test]
-    fn the_hook_s_reply_is_sent_before_the_ack() {
-        let timed_out = [Event::Start, Event::Deadline(SECOND), Event::Ended(None)];
-        let (mut machine, _) = play(timed_out);
-        assert!(machine.timed_out_undecided());
-        let reply = Event::Decided(Some(Outcome::Reply(vec![7])));
-        assert_eq!(machine.handle(reply, &policy()), Action::Reply(vec![7]));
-        assert_eq!(machine.handle(Event::Replied(Ok(())), &policy()), Action::StopHeartbeat);
-        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::TimedOut(SECOND), &Disposition::Ack));
-        assert!(!machine.timed_out_undecided());
-    }
-
-    #[test]
-    fn without_a_hook_a_timeout_leads_to_what_is_configured() {
-        let timed_out = [Event::Start, Event::Deadline(SECOND), Event::Ended(None), Event::Decided(None)];
-        let (machine, _) = play(timed_out);
-        assert!(machine.timed_out_undecided());
-        assert!(matches!(machine.disposition(), Disposition::DeadLetter(_)));
-    }
-
-    #[test]
-    fn a_cancelled_message_fails_once_its_guest_is_gone_and_no_hook_is_asked() {
-        let cancelled = [Event::Start, Event::Cancel, Event::Deadline(SECOND), Event::Ended(None)];
-        let (machine, actions) = play(cancelled);
-        assert_eq!(actions, [Action::Run, Action::Stop, Action::Nothing, Action::StopHeartbeat]);
-        let failed = Outcome::Failed("cancelled by an operator".into());
-        assert_eq!((machine.outcome(), machine.disposition()), (&failed, &Disposition::Release(SECOND)));
-    }
-
-    #[test]
-    fn a_cancel_changes_nothing_about_what_is_decided_or_stopped_or_not_started() {
-        let (machine, _) = play([Event::Start, Event::Cancel, Event::Ended(Some(Outcome::Ack))]);
-        assert_eq!(machine.disposition(), &Disposition::Ack, "it had decided when it was stopped");
-        let (machine, actions) = play([Event::Start, Event::Ended(Some(Outcome::Ack)), Event::Cancel]);
-        assert_eq!((actions.last(), machine.disposition()), (Some(&Action::Nothing), &Disposition::Ack));
-        let (machine, _) = play([Event::Start, Event::Cancel, Event::LeaseLost, Event::Ended(None)]);
-        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::LeaseLost, &Disposition::None));
-        let (machine, _) = play([Event::Start, Event::DrainDeadline, Event::Cancel, Event::Ended(None)]);
-        assert_eq!(machine.outcome(), &Outcome::Shutdown);
-        let (mut machine, actions) = play([Event::Start, Event::Deadline(SECOND), Event::Ended(None), Event::Cancel]);
-        assert_eq!((actions.last(), machine.stage()), (Some(&Action::Nothing), Some(Stage::Deciding)));
-        assert_eq!(machine.handle(Event::Decided(Some(Outcome::Ack)), &policy()), Action::StopHeartbeat);
-        assert_eq!(play([Event::Cancel]).1, [Action::Nothing]);
-    }
-
-    #[test]
-    fn a_decision_reached_before_the_timeout_stands() {
-        let (machine, _) = play([Event::Start, Event::Deadline(SECOND), Event::Ended(Some(Outcome::Ack))]);
-        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Ack, &Disposition::Ack));
-    }
-
-    #[test]
-    fn draining_gives_back_what_has_not_started_and_asks_the_rest() {
-        let (machine, actions) = play([Event::Drain, Event::HeartbeatStopped]);
-        let untouched = Disposition::GiveBack(Duration::ZERO);
-        assert_eq!(actions, [Action::StopHeartbeat, Action::Settle(untouched.clone())]);
-        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Shutdown, &untouched));
-
-        let (machine, actions) = play([Event::Start, Event::Drain, Event::DrainDeadline, Event::Ended(None)]);
-        assert_eq!(actions, [Action::Run, Action::AskToStop, Action::Stop, Action::StopHeartbeat]);
-        let release = Disposition::Release(Duration::ZERO);
-        assert_eq!((machine.outcome(), machine.disposition()), (&Outcome::Shutdown, &release), "this attempt counts");
-    }
-
-    #[test]
-    fn what_never_ran_spends_no_attempt() {
-        let not_due = Event::NotDue(9 * SECOND);
-        for (event, delay) in
-            [(Event::Drain, 0), (Event::DrainDeadline, 0), (Event::Overtaken(7 * SECOND), 7), (not_due, 9)]
-        {
-            let (machine, _) = play([event]);
-            assert_eq!(machine.disposition(), &Disposition::GiveBack(delay * SECOND));
-        }
-    }
-
-    #[test]
-    fn a_reply_is_sent_before_the_ack_and_its_failure_is_the_message_s() {
-        let replied =
-            |result| play([Event::Start, Event::Ended(Some(Outcome::Reply(vec![7]))), Event::Replied(result)]);
-        let (machine, actions) = replied(Ok(()));
-        assert_eq!(actions, [Action::Run, Action::Reply(vec![7]), Action::StopHeartbeat]);
-        assert_eq!(machine.disposition(), &Disposition::Ack);
-        let (machine, _) = replied(Err(Outcome::Failed("full".into())));
-        assert_eq!(machine.disposition(), &Disposition::Release(SECOND));
-        let (machine, _) = replied(Err(Outcome::HostLimit(Limit::Descriptors, "no socket".into())));
-        assert!(matches!(machine.disposition(), Disposition::GiveBack(_)), "{machine:?}");
-    }
-
-    #[test]
-    fn a_large_reply_keeps_its_slot_until_it_is_sent() {
-        for (size, is_kept) in [(LARGE_REPLY, false), (LARGE_REPLY + 1, true)] {
-            let (mut machine, _) = play([Event::Start, Event::Ended(Some(Outcome::Reply(vec![7; size])))]);
-            assert_eq!((machine.holds_slot(), machine.is_running()), (is_kept, false));
-            assert_eq!(machine.handle(Event::Replied(Ok(())), &policy()), Action::StopHeartbeat);
-            assert!(!machine.holds_slot());
-        }
-    }
-
-    #[test]
-    fn a_copy_that_is_given_up_leaves_a_release() {
-        let outcome = Outcome::DeadLetter("why".into());
-        let (mut machine, _) = play([Event::Start, Event::Ended(Some(outcome.clone())), Event::HeartbeatStopped]);
-        assert!(matches!(machine.disposition(), Disposition::DeadLetter(_)));
-        assert_eq!(machine.handle(Event::CopyGivenUp, &policy()), Action::Nothing);
-        assert_eq!(machine.handle(Event::Settled(true), &policy()), Action::Finish);
-        assert_eq!((machine.outcome(), machine.disposition()), (&outcome, &Disposition::Release(Duration::ZERO)));
-    }
-
-    #[test]
-    fn nothing_is_settled_twice_whatever_comes_after() {
-        let (mut machine, _) =
-            play([Event::Start, Event::Ended(Some(Outcome::Ack)), Event::HeartbeatStopped, Event::Settled(true)]);
-        for event in [Event::HeartbeatStopped, Event::Settled(true), Event::LeaseLost, Event::Start, Event::Drain] {
-            assert_eq!(machine.handle(event, &policy()), Action::Nothing);
-        }
-    }
-}
+mod tests;

@@ -46,6 +46,8 @@ pub struct Heartbeat<I> {
 #[derive(Debug)]
 struct Entry {
     lease: LeaseHandle,
+    /// Duration of the lease, and of each extension.
+    duration: Duration,
     received_at: Instant,
     deadline: Instant,
     beat: Beat,
@@ -83,9 +85,14 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
 
     /// Adds the delivery `id`, whose lease the queue started at `leased_at` or later.
     pub fn enter(&mut self, id: I, lease: LeaseHandle, leased_at: Instant) {
-        let deadline = self.deadline_of(leased_at, self.lease);
-        let due = leased_at + self.lease / 3;
-        self.entries.insert(id, Entry { lease, received_at: leased_at, deadline, beat: Beat::Due(due) });
+        self.enter_for(id, lease, leased_at, self.lease);
+    }
+
+    /// Adds a delivery whose lease lasts `duration`, as do its extensions, because the service says so.
+    pub fn enter_for(&mut self, id: I, lease: LeaseHandle, leased_at: Instant, duration: Duration) {
+        let deadline = deadline_of(leased_at, duration, duration);
+        let due = leased_at + duration / 3;
+        self.entries.insert(id, Entry { lease, duration, received_at: leased_at, deadline, beat: Beat::Due(due) });
         self.due.insert((due, id));
         self.deadlines.insert((deadline, id));
     }
@@ -94,7 +101,6 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
     /// progress until [`Self::answered`] is called.
     pub fn heartbeats(&mut self, now: Instant, batch: usize) -> Vec<Heartbeat<I>> {
         let mut groups: Vec<Heartbeat<I>> = Vec::new();
-        let margin = self.margin();
         while let Some(&(at, id)) = self.due.first() {
             if at > now {
                 break;
@@ -104,8 +110,8 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
             entry.beat = Beat::Stopped;
             // The queue rejects an extension beyond its limit, so the duration is shortened to that limit here.
             let left = (entry.received_at + self.max_lease).saturating_duration_since(now);
-            let by = self.lease.min(Duration::from_secs(left.as_secs()));
-            if now + by <= entry.deadline + margin {
+            let by = entry.duration.min(Duration::from_secs(left.as_secs()));
+            if now + by <= entry.deadline + margin(entry.duration) {
                 continue;
             }
             entry.beat = Beat::UnderWay;
@@ -131,22 +137,21 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         now: Instant,
     ) -> Vec<Change<I>> {
         let mut changes = Vec::new();
-        let deadline = self.deadline_of(sent_at, by);
         for (index, id) in ids.iter().enumerate() {
             let Some(entry) = self.entries.get_mut(id) else { continue };
             let due = match results.get(index) {
                 Some(Ok(())) => {
                     self.deadlines.remove(&(entry.deadline, *id));
-                    entry.deadline = deadline;
+                    entry.deadline = deadline_of(sent_at, by, entry.duration);
                     self.deadlines.insert((entry.deadline, *id));
-                    sent_at + self.lease / 3
+                    sent_at + entry.duration / 3
                 }
                 Some(Err(LeaseError::Lost(_))) => {
                     self.remove(*id);
                     changes.push(Change::Lost(*id));
                     continue;
                 }
-                Some(Err(_)) | None => now + self.lease / RETRY_FRACTION,
+                Some(Err(_)) | None => now + entry.duration / RETRY_FRACTION,
             };
             if matches!(entry.beat, Beat::Last) {
                 entry.beat = Beat::Stopped;
@@ -191,14 +196,6 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         lost
     }
 
-    fn margin(&self) -> Duration {
-        (self.lease / MARGIN_FRACTION).clamp(MIN_MARGIN, MAX_MARGIN)
-    }
-
-    fn deadline_of(&self, from: Instant, lease: Duration) -> Instant {
-        from + lease.saturating_sub(self.margin())
-    }
-
     /// Returns the time at which the lease of a delivery counts as lost. `None`: the delivery was removed, or that time
     /// has passed.
     pub fn deadline(&self, id: I) -> Option<Instant> {
@@ -231,6 +228,15 @@ impl<I: Copy + Ord + std::hash::Hash> Leases<I> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         due.into_iter().chain(deadline).min()
     }
+}
+
+fn margin(lease: Duration) -> Duration {
+    (lease / MARGIN_FRACTION).clamp(MIN_MARGIN, MAX_MARGIN)
+}
+
+/// Returns the time at which a lease that was extended `by` at the time `from` counts as lost. `usual`: duration of the lease.
+fn deadline_of(from: Instant, by: Duration, usual: Duration) -> Instant {
+    from + by.saturating_sub(margin(usual))
 }
 
 #[cfg(test)]
@@ -322,6 +328,23 @@ mod tests {
         leases.enter(1, lease("1"), start);
         assert!(leases.expire(start + Duration::from_millis(899)).is_empty());
         assert_eq!(leases.expire(start + Duration::from_millis(900)), [1], "it takes 60 ms to stop a guest");
+    }
+
+    #[test]
+    fn a_lease_of_the_service_s_own_duration_is_kept_by_that() {
+        let start = Instant::now();
+        let mut leases = leases(0..1, start);
+        leases.enter_for(7, lease("7"), start, 6 * SECOND);
+        let margin = Duration::from_millis(300);
+        assert_eq!(leases.deadline(7), Some(start + 6 * SECOND - margin));
+        assert_eq!(leases.next_at(), Some(start + 2 * SECOND));
+        let at = start + 10 * SECOND;
+        let beats = leases.heartbeats(at, 10);
+        let asked: Vec<_> = beats.iter().map(|beat| (beat.ids.clone(), beat.by)).collect();
+        assert_eq!(asked, [(vec![7], 6 * SECOND), (vec![0], LEASE)], "one call for each duration");
+        assert_eq!(leases.answered(&[7], 6 * SECOND, &[Ok(())], at, at), []);
+        assert_eq!(leases.deadline(7), Some(at + 6 * SECOND - margin));
+        assert_eq!(leases.next_at(), Some(at + 2 * SECOND));
     }
 
     #[test]

@@ -22,6 +22,13 @@ pub enum Disposition {
     /// Make the message visible again after this delay. The attempt does not count, because the handler is not at
     /// fault.
     GiveBack(Duration),
+    /// Report the failure to the service, which decides about retries itself.
+    Fail {
+        /// The reason.
+        reason: String,
+        /// Delay that the handler asks for. `None`: the service chooses the delay.
+        retry_in: Option<Duration>,
+    },
     /// Move the message to the dead-letter queue, with this reason.
     DeadLetter(String),
     /// Do not settle the message, because its lease is lost or its settlement failed.
@@ -33,16 +40,18 @@ impl Disposition {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ack => "ack",
-            Self::Release(_) | Self::GiveBack(_) => "release",
+            Self::Release(_) | Self::GiveBack(_) | Self::Fail { .. } => "release",
             Self::DeadLetter(_) => "dead-letter",
             Self::None => "none",
         }
     }
 
-    /// Returns the delay before the message becomes visible again. `None`: the message is not released.
+    /// Returns the delay before the message becomes visible again. `None`: the message is not released, or the service
+    /// chooses the delay.
     pub(super) fn delay(&self) -> Option<Duration> {
         match self {
             Self::Release(delay) | Self::GiveBack(delay) => Some(*delay),
+            Self::Fail { retry_in, .. } => *retry_in,
             Self::Ack | Self::DeadLetter(_) | Self::None => None,
         }
     }
@@ -68,7 +77,7 @@ impl Policy {
     /// Returns the disposition for the outcome of this attempt; attempt 1 is the first. `jitter`: random number from 0
     /// to 1, which spreads a retry's delay between zero and the maximum (full jitter).
     pub fn disposition(&self, outcome: &Outcome, attempt: u32, jitter: f64) -> Disposition {
-        let reason = || outcome.reason().unwrap_or_else(|| "the handler asked for a retry".into());
+        let reason = || reason_of(outcome);
         match outcome {
             Outcome::Ack | Outcome::Reply(_) => Disposition::Ack,
             Outcome::Retry(_) | Outcome::Failed(_) | Outcome::Trapped(_) => self.escalate(reason(), attempt, jitter),
@@ -82,6 +91,25 @@ impl Policy {
             Outcome::HostLimit(..) => Self::give_back(0, jitter),
             Outcome::LeaseLost => Disposition::None,
             Outcome::Shutdown => Disposition::Release(Duration::ZERO),
+        }
+    }
+
+    /// Returns the disposition for the outcome of a message whose service decides about retries itself. Nothing is dead-lettered
+    /// unless the handler asks for it, and an attempt that the handler did not end by itself does not count.
+    pub fn reported(outcome: &Outcome) -> Disposition {
+        match outcome {
+            Outcome::Ack | Outcome::Reply(_) => Disposition::Ack,
+            Outcome::Retry(_) | Outcome::Failed(_) | Outcome::Trapped(_) | Outcome::TimedOut(_) => {
+                Disposition::Fail { reason: reason_of(outcome), retry_in: None }
+            }
+            Outcome::Delay(delay) => {
+                let reason = "the handler asked for a delay".to_owned();
+                Disposition::Fail { reason, retry_in: Some((*delay).min(MAX_RELEASE)) }
+            }
+            Outcome::DeadLetter(reason) => Disposition::DeadLetter(reason.clone()),
+            Outcome::HostLimit(..) => Self::give_back(0, 1.0),
+            Outcome::LeaseLost => Disposition::None,
+            Outcome::Shutdown => Disposition::GiveBack(Duration::ZERO),
         }
     }
 
@@ -118,6 +146,11 @@ impl Policy {
     }
 }
 
+/// Returns the reason for which an attempt failed.
+fn reason_of(outcome: &Outcome) -> String {
+    outcome.reason().unwrap_or_else(|| "the handler asked for a retry".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +184,32 @@ mod tests {
         let rests = [0, 1, 5, 6, 100].map(|times| Policy::give_back(times, 1.0));
         assert_eq!(rests, [1, 2, 32, 60, 60].map(|seconds| Disposition::GiveBack(seconds * SECOND)));
         assert_eq!(Policy::give_back(6, 0.0), Disposition::GiveBack(30 * SECOND));
+    }
+
+    #[test]
+    fn a_service_that_decides_is_told_of_each_failure_and_nothing_is_dead_lettered_unasked() {
+        let failed = |reason: &str| Disposition::Fail { reason: reason.into(), retry_in: None };
+        let asked = |seconds: u32| Disposition::Fail {
+            reason: "the handler asked for a delay".into(),
+            retry_in: Some(seconds * SECOND),
+        };
+        for (outcome, expected) in [
+            (Outcome::Ack, Disposition::Ack),
+            (Outcome::Reply(vec![7]), Disposition::Ack),
+            (Outcome::Retry(None), failed("the handler asked for a retry")),
+            (Outcome::Retry(Some("busy".into())), failed("busy")),
+            (Outcome::Failed("boom".into()), failed("boom")),
+            (Outcome::Trapped("unreachable".into()), failed("unreachable")),
+            (Outcome::TimedOut(SECOND), failed("processing timeout after 1.000 s")),
+            (Outcome::Delay(7 * SECOND), asked(7)),
+            (Outcome::Delay(Duration::MAX), asked(12 * 3600)),
+            (Outcome::DeadLetter("bad row".into()), Disposition::DeadLetter("bad row".into())),
+            (Outcome::HostLimit(hostler_handler::Limit::Pool, "full".into()), Disposition::GiveBack(SECOND)),
+            (Outcome::LeaseLost, Disposition::None),
+            (Outcome::Shutdown, Disposition::GiveBack(Duration::ZERO)),
+        ] {
+            assert_eq!(Policy::reported(&outcome), expected, "{outcome:?}");
+        }
     }
 
     #[test]

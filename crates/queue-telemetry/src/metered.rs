@@ -43,6 +43,14 @@ impl Queue for MeteredQueue {
         self.inner.ids_repeat()
     }
 
+    fn decides_retries(&self) -> bool {
+        self.inner.decides_retries()
+    }
+
+    fn duration_of(&self, lease: &LeaseHandle, asked: Duration) -> Duration {
+        self.inner.duration_of(lease, asked)
+    }
+
     fn origin(&self) -> Origin {
         self.inner.origin()
     }

@@ -40,7 +40,7 @@ pub use inventory::{
 pub use origin::Origin;
 pub use provision::{Action, Change, Finding, Provisioner};
 pub use queue::{Delivery, Limits, Queue, Receive};
-pub use receipt::{LeaseHandle, Receipt};
+pub use receipt::{LeaseHandle, Receipt, Report};
 pub use request::{Request, Requested};
 pub use settlement::{
     ATTEMPTS_ATTRIBUTE, LeaseError, MAX_REASON, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, Settlement,

@@ -89,6 +89,21 @@ pub trait Queue: Send + Sync + 'static {
         false
     }
 
+    /// Returns `true` if the service decides what follows from a failure: another attempt, when, or none. The consumer then
+    /// reports each end of a handler ([`Receipt::report`](crate::Receipt::report)) in place of applying its own escalation
+    /// policy: a result with [`Settlement::Ack`], and a failure with [`Settlement::Release`], whose delay the driver ignores.
+    /// [`Settlement::DeadLetter`] is a failure after which the service makes no other attempt.
+    fn decides_retries(&self) -> bool {
+        false
+    }
+
+    /// Returns the duration of a received lease, and of each extension of it. `asked`: the duration that the receive call asked
+    /// for. A service that sets the duration itself returns another.
+    fn duration_of(&self, lease: &LeaseHandle, asked: Duration) -> Duration {
+        let _ = lease;
+        asked
+    }
+
     /// Returns the system and the address of the queue.
     fn origin(&self) -> Origin;
 

@@ -1,26 +1,56 @@
 //! The rights to settle a delivery and to extend its lease.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The right to settle a delivery. A delivery is settled only once: a receipt cannot be cloned, and settling consumes
 /// the receipt.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Receipt(LeaseHandle);
+pub struct Receipt {
+    lease: LeaseHandle,
+    report: Option<Box<Report>>,
+}
+
+/// The end of a handler's work, for a service that decides about retries itself
+/// ([`Queue::decides_retries`](crate::Queue::decides_retries)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// The handler has succeeded with this result.
+    Result(Vec<u8>),
+    /// The handler has failed.
+    Failure {
+        /// The reason.
+        reason: String,
+        /// Delay that the handler asks for. `None`: the service chooses the delay.
+        retry_in: Option<Duration>,
+    },
+}
 
 impl Receipt {
     /// Creates a receipt from the driver's handle.
     pub fn new(handle: impl Into<Arc<str>>) -> Self {
-        Self(LeaseHandle(handle.into()))
+        Self { lease: LeaseHandle(handle.into()), report: None }
+    }
+
+    /// Adds the report that the settlement carries to the service.
+    #[must_use]
+    pub fn with_report(self, report: Report) -> Self {
+        Self { report: Some(Box::new(report)), ..self }
+    }
+
+    /// Returns the report that the settlement carries. `None`: the settlement says all.
+    pub fn report(&self) -> Option<&Report> {
+        self.report.as_deref()
     }
 
     /// Returns a handle that can only extend the lease.
     pub fn lease(&self) -> LeaseHandle {
-        self.0.clone()
+        self.lease.clone()
     }
 
     /// Returns the driver's handle.
     pub fn as_str(&self) -> &str {
-        self.0.as_str()
+        self.lease.as_str()
     }
 }
 

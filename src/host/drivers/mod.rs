@@ -4,6 +4,8 @@
 mod embedded;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 #[cfg(feature = "sqs")]
@@ -167,6 +169,8 @@ const DRIVERS: &[(Driver, &dyn QueueDriver)] = &[
     (Driver::RabbitMq, &rabbitmq::RabbitMq),
     #[cfg(feature = "nats")]
     (Driver::Nats, &nats::Nats),
+    #[cfg(feature = "postgres")]
+    (Driver::Postgres, &postgres::Postgres),
 ];
 
 /// A file that stores a queue.
@@ -238,7 +242,13 @@ mod tests {
     #[test]
     fn a_full_build_has_a_driver_for_every_word_of_the_config() {
         let built: Vec<_> = DRIVERS.iter().map(|(word, _)| word.word()).collect();
-        if cfg!(all(feature = "embedded", feature = "sqs", feature = "rabbitmq", feature = "nats")) {
+        if cfg!(all(
+            feature = "embedded",
+            feature = "sqs",
+            feature = "rabbitmq",
+            feature = "nats",
+            feature = "postgres"
+        )) {
             assert_eq!(built, Driver::WORDS);
         }
     }

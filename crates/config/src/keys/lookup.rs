@@ -1,6 +1,6 @@
 //! Finds keys and tables by their names.
 
-use super::{KEYS, Key};
+use super::{Key, keys};
 
 /// Kind of a name in a table.
 pub(crate) enum Node {
@@ -15,10 +15,10 @@ pub(crate) fn child(table: &str, name: &str) -> Node {
     let literal = Some(name).filter(|name| !name.contains('.'));
     for last in literal.into_iter().chain(["*"]) {
         let pattern = joined(table, last);
-        if let Some(key) = KEYS.iter().find(|key| key.path == pattern) {
+        if let Some(key) = keys().find(|key| key.path == pattern) {
             return Node::Key(key);
         }
-        if KEYS.iter().any(|key| below(key.path, &pattern).is_some()) {
+        if keys().any(|key| below(key.path, &pattern).is_some()) {
             return Node::Table(pattern);
         }
     }
@@ -27,7 +27,7 @@ pub(crate) fn child(table: &str, name: &str) -> Node {
 
 /// Returns the distinct names in a table. Contains `*` if the user chooses names in this table.
 pub(crate) fn names(table: &str) -> Vec<&'static str> {
-    let mut names: Vec<_> = KEYS.iter().filter_map(|key| below(key.path, table)?.split('.').next()).collect();
+    let mut names: Vec<_> = keys().filter_map(|key| below(key.path, table)?.split('.').next()).collect();
     names.dedup();
     names
 }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_table_knows_its_names() {
-        assert_eq!(names(""), ["host", "queue", "payload", "consumers", "retry", "alarms", "telemetry", "dev"]);
+        assert_eq!(names(""), ["host", "queue", "payload", "consumers", "retry", "jobs", "alarms", "telemetry", "dev"]);
         assert_eq!(names("consumers"), ["*"]);
         assert_eq!(names("queue")[..3], ["driver", "embedded", "sqs"], "each table once");
     }

@@ -7,9 +7,33 @@ use crate::choice::{Expired, RetryBackoff};
 use crate::kind::Kind;
 use hostler_types::message::MAX_DELAY;
 
+/// The keys, in the order of the documentation.
+pub(super) const KEYS: &[Key] = &[
+    NATS,
+    STORE,
+    MAX_STORE,
+    ADOPT_AFTER,
+    SUBJECT,
+    TARGETS,
+    QUEUE_GROUP,
+    ACK_TIMEOUT,
+    LONGEST_WAIT,
+    IN_FLIGHT,
+    IN_FLIGHT_PER_SUBJECT,
+    RETRIES,
+    TTL,
+    DELAY,
+    BACKOFF,
+    BASE,
+    MAX,
+    EXPIRED,
+    PRIORITY,
+    PRIORITIES,
+];
+
 const WAIT: Kind = lasting(Duration::from_millis(10), MAX_DELAY);
 
-pub(super) const NATS: Key = key(
+const NATS: Key = key(
     "retry.nats",
     Kind::NatsUrl,
     DefaultValue::Unset,
@@ -17,7 +41,7 @@ pub(super) const NATS: Key = key(
      variable.",
 );
 
-pub(super) const STORE: Key = key(
+const STORE: Key = key(
     "retry.store",
     Kind::Path,
     DefaultValue::Value("./retry"),
@@ -25,7 +49,7 @@ pub(super) const STORE: Key = key(
      relative path counts from the folder of the config file.",
 );
 
-pub(super) const MAX_STORE: Key = key(
+const MAX_STORE: Key = key(
     "retry.max_store",
     Kind::Size { min: 1 << 20, max: 1 << 50 },
     DefaultValue::Unset,
@@ -33,7 +57,7 @@ pub(super) const MAX_STORE: Key = key(
      the disk is kept free, but no more than 128 MiB.",
 );
 
-pub(super) const ADOPT_AFTER: Key = key(
+const ADOPT_AFTER: Key = key(
     "retry.adopt_after",
     lasting(Duration::ZERO, Duration::from_secs(3600)),
     DefaultValue::Value("20s"),
@@ -41,7 +65,7 @@ pub(super) const ADOPT_AFTER: Key = key(
      store over as it is.",
 );
 
-pub(super) const TARGETS: Key = key(
+const TARGETS: Key = key(
     "retry.targets",
     Kind::Texts,
     DefaultValue::Value("[\">\"]"),
@@ -49,70 +73,70 @@ pub(super) const TARGETS: Key = key(
      every producer that may send to it. Subjects that begin with `$` or `_` are always refused.",
 );
 
-pub(super) const LONGEST_WAIT: Key = key(
+const LONGEST_WAIT: Key = key(
     "retry.longest_wait",
     WAIT,
     DefaultValue::Value("1d"),
     "Longest wait that a receiver may ask for. It closes the whole subject; a longer one is cut.",
 );
 
-pub(super) const SUBJECT: Key = key(
+const SUBJECT: Key = key(
     "retry.subject",
     Kind::Word { also: "._-", min: 1, max: 200 },
     DefaultValue::Value("retry"),
     "Subject of the service. A message for `webhooks.a` is sent to `retry.webhooks.a`.",
 );
 
-pub(super) const QUEUE_GROUP: Key = key(
+const QUEUE_GROUP: Key = key(
     "retry.queue_group",
     Kind::Word { also: "._-", min: 1, max: 200 },
     DefaultValue::Value("hostler-retry"),
     "Queue group by which the instances share the messages of producers.",
 );
 
-pub(super) const ACK_TIMEOUT: Key = key(
+const ACK_TIMEOUT: Key = key(
     "retry.ack_timeout",
     lasting(Duration::from_millis(100), Duration::from_secs(12 * 3600)),
     DefaultValue::Value("30s"),
     "Longest wait for the answer of a receiver, counted anew from each `+WPI`.",
 );
 
-pub(super) const IN_FLIGHT: Key = key(
+const IN_FLIGHT: Key = key(
     "retry.in_flight",
     Kind::Integer { min: 1, max: 65_536 },
     DefaultValue::Value("1024"),
     "Messages of one instance in flight at a time.",
 );
 
-pub(super) const IN_FLIGHT_PER_SUBJECT: Key = key(
+const IN_FLIGHT_PER_SUBJECT: Key = key(
     "retry.in_flight_per_subject",
     Kind::Integer { min: 1, max: 65_536 },
     DefaultValue::Value("64"),
     "Messages of one instance in flight to one subject at a time.",
 );
 
-pub(super) const RETRIES: Key = key(
+const RETRIES: Key = key(
     "retry.retries",
     Kind::Integer { min: 0, max: 1_000_000 },
     DefaultValue::Value("20"),
     "Deliveries after the first one that was not acknowledged. Then the message is dead-lettered. Header: `Hostler-Retries`.",
 );
 
-pub(super) const TTL: Key = key(
+const TTL: Key = key(
     "retry.ttl",
     lasting(Duration::ZERO, Duration::from_secs(3650 * 86_400)),
     DefaultValue::Value("0s"),
     "Time after which a message expires; `0s`: never. Header: `Hostler-TTL`.",
 );
 
-pub(super) const DELAY: Key = key(
+const DELAY: Key = key(
     "retry.delay",
     lasting(Duration::ZERO, MAX_DELAY),
     DefaultValue::Value("0s"),
     "Wait before the first delivery. Header: `Hostler-Delay`.",
 );
 
-pub(super) const BACKOFF: Key = key(
+const BACKOFF: Key = key(
     "retry.backoff",
     Kind::Choice(RetryBackoff::WORDS),
     DefaultValue::Value("exponential"),
@@ -120,31 +144,31 @@ pub(super) const BACKOFF: Key = key(
      Header: `Hostler-Backoff`.",
 );
 
-pub(super) const BASE: Key = key(
+const BASE: Key = key(
     "retry.base",
     WAIT,
     DefaultValue::Value("1s"),
     "Wait after the first delivery that was not acknowledged. Header: `Hostler-Base`.",
 );
 
-pub(super) const MAX: Key =
+const MAX: Key =
     key("retry.max", WAIT, DefaultValue::Value("10m"), "Longest wait with `exponential`. Header: `Hostler-Max`.");
 
-pub(super) const EXPIRED: Key = key(
+const EXPIRED: Key = key(
     "retry.expired",
     Kind::Choice(Expired::WORDS),
     DefaultValue::Value("dead-letter"),
     "End of a message that expires. `drop`: it is removed.",
 );
 
-pub(super) const PRIORITY: Key = key(
+const PRIORITY: Key = key(
     "retry.priority",
     Kind::Word { also: "_-", min: 1, max: 40 },
     DefaultValue::Value("normal"),
     "Priority of messages that name none: one of `priorities`. Header: `Hostler-Priority`.",
 );
 
-pub(super) const PRIORITIES: Key = key(
+const PRIORITIES: Key = key(
     "retry.priorities.*",
     Kind::Integer { min: 1, max: 1_000 },
     DefaultValue::Derived("`{ high = 4, normal = 2, low = 1 }`"),

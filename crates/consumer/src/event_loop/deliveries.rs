@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::super::Phase;
 use super::super::breaker::{Change, End};
-use super::super::delivery::{Action, Event, Machine};
+use super::super::delivery::{Action, Event, Machine, Replies};
 use super::super::effects::Id;
 use super::super::failures::Kind;
 use super::super::in_hand::InHand;
@@ -13,7 +13,7 @@ use super::super::policy::Disposition;
 use super::EventLoop;
 use hostler_config::OnProcessingTimeout;
 use hostler_handler::{Bounds, Call, HOOK_TIMEOUT, Output};
-use hostler_queue::{Delivery, LeaseHandle, Settlement};
+use hostler_queue::{Delivery, LeaseHandle, Report, Settlement};
 
 /// Pending step in the event loop's handling of an event.
 pub(super) enum Command {
@@ -34,7 +34,9 @@ impl EventLoop {
         let Delivery { message, receipt, attempt, leased_at, not_before, job } = delivery;
         let spec = &self.consumer.spec;
         let is_taken = !self.taken_early.is_empty() && self.taken_early.remove(&receipt.lease());
-        self.leases.enter(id, receipt.lease(), leased_at);
+        let (lease, queue) = (receipt.lease(), &self.consumer.queue);
+        let duration = queue.duration_of(&lease, spec.lease);
+        self.leases.enter_for(id, lease, leased_at, duration);
         // The queue delay of a message with a start time counts from that time.
         let due_for = not_before.map_or(Duration::MAX, |at| self.now.saturating_duration_since(at));
         let queue_delay = message.age(time).min(due_for);
@@ -44,8 +46,13 @@ impl EventLoop {
         let output = Output::new(spec.output);
         let (counted, spoilt) = self.spared.counted(&message.id, attempt);
         let call = Call::new(message, Arc::clone(&spec.channel), attempt, bounds, output);
+        let replies = match &self.consumer.replies {
+            _ if queue.decides_retries() => Replies::Service,
+            Some(_) => Replies::Channel,
+            None => Replies::Nowhere,
+        };
         let in_hand = InHand {
-            machine: Machine::new(counted, spoilt, self.consumer.replies.is_some(), fastrand::f64()),
+            machine: Machine::new(counted, spoilt, replies, fastrand::f64()),
             call: Arc::new(Call { job, ..call }),
             receipt: Some(receipt),
             queue_delay,
@@ -173,7 +180,13 @@ impl EventLoop {
         let Some(receipt) = in_hand.receipt.take() else { return };
         let (is_ack, delay) = (disposition == Disposition::Ack, disposition.delay().unwrap_or_default());
         let settlement = match disposition {
-            Disposition::Ack => Settlement::Ack(receipt),
+            Disposition::Ack => Settlement::Ack(match in_hand.machine.take_result() {
+                Some(result) => receipt.with_report(Report::Result(result)),
+                None => receipt,
+            }),
+            Disposition::Fail { reason, retry_in } => {
+                Settlement::Release(receipt.with_report(Report::Failure { reason, retry_in }), delay)
+            }
             Disposition::Release(delay) => Settlement::Release(receipt, delay),
             Disposition::GiveBack(delay) => Settlement::GiveBack(receipt, delay),
             Disposition::DeadLetter(reason) => {
