@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use hostler_queue::{Delivery, LeaseHandle, Receipt};
+use hostler_types::job::{BufferedJob, JobContext, JobInfo};
 use hostler_types::message::{AttributeValue, Attributes, CONTENT_TYPE, Message, TraceContext};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -30,12 +31,26 @@ const BEATS: u32 = 2;
 /// Longest interval of heartbeats that is believed.
 const LONGEST: u64 = 24 * 60 * 60;
 
-/// Makes a delivery out of an assignment. `leased_at`: a time before the service assigned the item, or extended the assignment.
-pub(crate) fn delivery(assigned: Assigned, kind: &str, leased_at: Instant, now: SystemTime) -> Delivery {
+/// Makes a delivery out of an assignment, with the buffer of what its handler asks of the job. `leased_at`: a time before the service assigned the item, or extended the assignment.
+pub(crate) fn delivery(
+    assigned: Assigned,
+    kind: &str,
+    leased_at: Instant,
+    now: SystemTime,
+) -> (Delivery, Arc<BufferedJob>) {
     let Assigned { assignment_id, item, heartbeat_seconds } = assigned;
     let attempt = u32::try_from(item.failures.len()).unwrap_or(u32::MAX).saturating_add(1);
     let receipt = Receipt::new(format!("{} {assignment_id}", heartbeat_seconds.clamp(1, LONGEST)));
-    Delivery { message: Arc::new(message(item, kind, now)), receipt, attempt, leased_at, not_before: None }
+    let job = BufferedJob::new(JobInfo {
+        job_id: item.job_id.clone(),
+        root_id: item.root_id.clone(),
+        job_type: kind.to_owned(),
+        item_id: item.id.clone(),
+        attempt,
+    });
+    let message = Arc::new(message(item, kind, now));
+    let shared: Arc<dyn JobContext> = job.clone();
+    (Delivery { message, receipt, attempt, leased_at, not_before: None, job: Some(shared) }, job)
 }
 
 fn message(item: Item, kind: &str, now: SystemTime) -> Message {
@@ -86,7 +101,7 @@ mod tests {
 
     fn read(item: &str) -> Delivery {
         let assigned = format!(r#"{{"assignment_id":"a-1","heartbeat_seconds":60,"item":{item}}}"#);
-        delivery(serde_json::from_str(&assigned).unwrap(), "thumbnail", Instant::now(), SystemTime::UNIX_EPOCH)
+        delivery(serde_json::from_str(&assigned).unwrap(), "thumbnail", Instant::now(), SystemTime::UNIX_EPOCH).0
     }
 
     #[test]

@@ -4,11 +4,13 @@
 //! |---|---|---|
 //! | `shapes` | requests and answers of the service | none |
 //! | `item` | messages out of items, and the handles of their leases | none |
+//! | `buffers` | items and seals that handlers ask for | none |
 //! | `reports` | results and failures out of settlements | none |
 //! | `depths` | counts of items out of the service's metrics | none |
 //! | `client` | requests with deadlines, and the state of the connection | service |
 //! | `queue` | the queue of one type of jobs | through `client` |
 
+mod buffers;
 mod client;
 mod depths;
 mod item;

@@ -11,6 +11,7 @@ use hostler_queue::{
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::buffers::Buffers;
 use crate::client::{CallError, Client};
 use crate::item::{assignment, delivery, duration, heartbeat};
 use crate::reports::{Ending, request};
@@ -46,6 +47,7 @@ pub(crate) struct JobQueue {
     worker: String,
     /// Time before which nothing is claimed, because the host has reached a limit.
     rests_until: Mutex<Option<Instant>>,
+    buffers: Buffers,
 }
 
 /// The entries of one settle call that share a request: their places, and their ends.
@@ -53,7 +55,13 @@ type Batch = Vec<(usize, Ending)>;
 
 impl JobQueue {
     pub(crate) fn new(client: Arc<Client>, kind: &str, worker: &str) -> Self {
-        Self { client, kind: kind.to_owned(), worker: worker.to_owned(), rests_until: Mutex::default() }
+        Self {
+            client,
+            kind: kind.to_owned(),
+            worker: worker.to_owned(),
+            rests_until: Mutex::default(),
+            buffers: Buffers::default(),
+        }
     }
 
     /// Returns the time before which nothing is to be claimed.
@@ -76,7 +84,12 @@ impl JobQueue {
         let claimed: Claimed = self.client.post("/claim", body(&claim), wait + PATIENCE).await?;
         let (assigned, leased_at) = self.confirmed(claimed.assignments, asked_at).await;
         let now = SystemTime::now();
-        Ok(assigned.into_iter().map(|one| delivery(one, &self.kind, leased_at, now)).collect())
+        let enter = |one| {
+            let (delivery, job) = delivery(one, &self.kind, leased_at, now);
+            self.buffers.enter(delivery.receipt.as_str(), &job);
+            delivery
+        };
+        Ok(assigned.into_iter().map(enter).collect())
     }
 
     /// Returns assignments, and a time before which their leases did not begin. The service may have assigned the items at any
@@ -135,12 +148,15 @@ impl JobQueue {
                 Ok(Settled { settled }) => {
                     let told: HashMap<_, _> =
                         settled.iter().map(|one| (&*one.assignment_id, one.status == "ok")).collect();
-                    for (at, _) in batch {
+                    for (at, ending) in batch {
                         results[at] = match told.get(assignment(handles[at])) {
                             Some(true) => Ok(()),
                             Some(false) => Err(lost()),
                             None => Err(LeaseError::Retry("the job service did not answer for it".to_owned())),
                         };
+                        if let (Ending::Result(_, buffered), Err(LeaseError::Retry(_))) = (ending, &results[at]) {
+                            self.buffers.put_back(handles[at], buffered);
+                        }
                     }
                 }
                 Err(CallError::Invalid(_)) if batch.len() > 1 => {
@@ -153,6 +169,9 @@ impl JobQueue {
                             CallError::Invalid(why) => ending.instead(why),
                             CallError::Away(_) | CallError::Denied(_) => None,
                         };
+                        if let (Ending::Result(_, buffered), None) = (ending, &instead) {
+                            self.buffers.put_back(handles[at], buffered);
+                        }
                         match instead {
                             Some(ending) => batches.push(vec![(at, ending)]),
                             None => results[at] = Err(error.clone().into()),
@@ -228,7 +247,11 @@ impl Queue for JobQueue {
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
         let mut results = vec![Ok(()); batch.len()];
         let handles: Vec<_> = batch.iter().map(|settlement| settlement.receipt().as_str()).collect();
-        let endings = batch.iter().map(Ending::of).enumerate();
+        let with_buffer = |settlement: &Settlement| match Ending::of(settlement) {
+            Ending::Result(result, _) => Ending::Result(result, self.buffers.take(settlement.receipt().as_str())),
+            other => other,
+        };
+        let endings = batch.iter().map(with_buffer).enumerate();
         let (back, endings): (Batch, Batch) = endings.partition(|(_, ending)| matches!(ending, Ending::Release));
         self.report(&handles, endings, &mut results).await;
         if !back.is_empty() {
@@ -243,6 +266,12 @@ impl Queue for JobQueue {
                 self.rest_for(delay);
             }
         }
+        let is_over = |result: &Result<(), LeaseError>| result.as_ref().err().is_none_or(LeaseError::is_final);
+        handles
+            .iter()
+            .zip(&results)
+            .filter(|(_, result)| is_over(result))
+            .for_each(|(handle, _)| self.buffers.forget(handle));
         let unsettled = |(settlement, result): (Settlement, Result<(), LeaseError>)| {
             result.map_err(|error| Unsettled { settlement, error })
         };

@@ -3,10 +3,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hostler_queue::{Report, Settlement};
+use hostler_types::job::{Buffered, NewJobItem};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::item::assignment;
-use crate::shapes::{Error, Failure, Settle, Success};
+use crate::shapes::{Added, Error, Failure, NewItem, Settle, Success};
 
 /// Maximum length of a failure's reason in bytes. A longer one is cut.
 const REASON: usize = 64 * 1024;
@@ -14,8 +15,8 @@ const REASON: usize = 64 * 1024;
 /// The end that a settlement asks the service for.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// The item has this result.
-    Result(Box<RawValue>),
+    /// The item has this result, and its handler has asked for these items and seals.
+    Result(Box<RawValue>, Buffered),
     /// The attempt has failed.
     Failure { reason: String, retry_in_seconds: Option<f64>, is_final: bool },
     /// The item goes back, and no attempt is spent.
@@ -26,8 +27,8 @@ impl Ending {
     /// Returns what a settlement asks for.
     pub(crate) fn of(settlement: &Settlement) -> Self {
         match (settlement, settlement.receipt().report()) {
-            (Settlement::Ack(_), Some(Report::Result(reply))) => Self::Result(json(reply)),
-            (Settlement::Ack(_), _) => Self::Result(RawValue::NULL.to_owned()),
+            (Settlement::Ack(_), Some(Report::Result(reply))) => Self::Result(json(reply), Buffered::default()),
+            (Settlement::Ack(_), _) => Self::Result(RawValue::NULL.to_owned(), Buffered::default()),
             (Settlement::Release(..), Some(Report::Failure { reason, retry_in })) => Self::Failure {
                 reason: fit(reason),
                 retry_in_seconds: retry_in.map(|delay| delay.as_secs_f64()),
@@ -44,7 +45,7 @@ impl Ending {
     pub(crate) fn instead(&self, why: &str) -> Option<Self> {
         let failure = |reason| Some(Self::Failure { reason, retry_in_seconds: None, is_final: false });
         match self {
-            Self::Result(_) => failure(fit(&format!("the job service refused the result: {why}"))),
+            Self::Result(..) => failure(fit(&format!("the job service refused the result: {why}"))),
             // A service that does not know final failures.
             Self::Failure { reason, is_final: true, .. } => failure(reason.clone()),
             Self::Failure { .. } | Self::Release => None,
@@ -54,7 +55,10 @@ impl Ending {
     /// Returns the size in a request's body, roughly.
     pub(crate) fn size(&self) -> usize {
         match self {
-            Self::Result(result) => result.get().len(),
+            Self::Result(result, buffered) => {
+                let items = buffered.items.iter().flat_map(|(_, items)| items);
+                result.get().len() + items.map(|item| item.payload.len()).sum::<usize>()
+            }
             Self::Failure { reason, .. } => reason.len(),
             Self::Release => 0,
         }
@@ -67,7 +71,12 @@ pub(crate) fn request<'a>(ends: impl Iterator<Item = (&'a str, &'a Ending)>) -> 
     for (handle, ending) in ends {
         let assignment_id = assignment(handle);
         match ending {
-            Ending::Result(result) => settle.results.push(Success { assignment_id, result }),
+            Ending::Result(result, buffered) => settle.results.push(Success {
+                assignment_id,
+                result,
+                add_items: buffered.items.iter().map(|(target, items)| added(target, items)).collect(),
+                seal: buffered.seals.iter().map(String::as_str).collect(),
+            }),
             Ending::Failure { reason, retry_in_seconds, is_final } => settle.failures.push(Failure {
                 assignment_id,
                 error: Error { error: reason },
@@ -78,6 +87,17 @@ pub(crate) fn request<'a>(ends: impl Iterator<Item = (&'a str, &'a Ending)>) -> 
         }
     }
     settle
+}
+
+fn added<'a>(target: &'a str, items: &'a [NewJobItem]) -> Added<'a> {
+    let item = |item: &'a NewJobItem| NewItem {
+        // The buffer has checked that it is JSON.
+        payload: serde_json::from_slice(&item.payload).unwrap_or(RawValue::NULL),
+        dedupe_key: item.dedupe_key.as_deref(),
+        serialize_key: item.serialize_key.as_deref(),
+        priority: item.priority,
+    };
+    Added { target, items: items.iter().map(item).collect() }
 }
 
 /// Returns a reply as JSON: the JSON that it is, or else a string, or else an object with the bytes in Base64.

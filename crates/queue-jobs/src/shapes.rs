@@ -66,6 +66,31 @@ pub(crate) struct Settle<'a> {
 pub(crate) struct Success<'a> {
     pub(crate) assignment_id: &'a str,
     pub(crate) result: &'a RawValue,
+    /// Items to add to other jobs of the tree, in the same transaction.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) add_items: Vec<Added<'a>>,
+    /// Jobs to seal after that, by id or by the type of a child.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) seal: Vec<&'a str>,
+}
+
+/// Items for one job of the tree.
+#[derive(Debug, Serialize)]
+pub(crate) struct Added<'a> {
+    /// Id of the job, or type of a child.
+    pub(crate) target: &'a str,
+    pub(crate) items: Vec<NewItem<'a>>,
+}
+
+/// An item to add.
+#[derive(Debug, Serialize)]
+pub(crate) struct NewItem<'a> {
+    pub(crate) payload: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dedupe_key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) serialize_key: Option<&'a str>,
+    pub(crate) priority: i16,
 }
 
 /// A failure under an assignment.

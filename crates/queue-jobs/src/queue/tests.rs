@@ -1,6 +1,7 @@
 //! Tests of the queue over a service by script.
 
 use hostler_queue::{Link, Receipt, Report};
+use hostler_types::job::NewJobItem;
 use hostler_types::message::Message;
 use serde_json::{Value, json};
 
@@ -281,4 +282,25 @@ async fn items_of_the_type_are_counted() {
     assert_eq!(jobs.depth("resize").await.map(|depth| depth.visible), Ok(4));
     assert!(matches!(jobs.depth("resize").await, Err(QueueError::Unavailable(_))));
     let _: Value = service.asked()[1].body.clone();
+}
+
+#[tokio::test]
+async fn what_a_handler_asks_of_its_job_goes_with_the_result_and_again_if_the_answer_is_lost() {
+    let service = Scripted::with([ok(claimed(&["a-1"], 60)), Answer::Hangs, settled(&[("a-1", "ok")])]).await;
+    let (queue, stop) = (queue(&service), CancellationToken::new());
+    let Delivery { receipt, job, .. } = queue.receive(request(SECOND), &stop).await.unwrap().remove(0);
+    let job = job.unwrap();
+    let info = job.info();
+    assert_eq!([&*info.job_id, &info.root_id, &info.job_type, &info.item_id], ["j", "r", "resize", "item-a-1"]);
+    let item = NewJobItem { payload: "{\"n\": 2}".into(), dedupe_key: Some("d".into()), ..NewJobItem::default() };
+    job.add_items("child", vec![item]).unwrap();
+    job.seal("child").unwrap();
+    let mut unsettled = queue.settle(vec![Settlement::Ack(receipt)]).await;
+    let Err(Unsettled { settlement, .. }) = unsettled.remove(0) else { panic!("not repeated") };
+    assert_eq!(errors(queue.settle(vec![settlement]).await), [None]);
+    let item = json!({"payload": {"n": 2}, "dedupe_key": "d", "priority": 0});
+    let expected = json!({"results": [{"assignment_id": "a-1", "result": null,
+        "add_items": [{"target": "child", "items": [item]}], "seal": ["child"]}], "failures": []});
+    assert_eq!([&service.asked()[1].body, &service.asked()[2].body], [&expected, &expected]);
+    assert!(job.seal("other").is_err(), "the item is settled");
 }
