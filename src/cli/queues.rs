@@ -10,6 +10,7 @@ use super::output::pretty_json;
 use super::table::table;
 use super::{ConfigArg, block_on, note_if_new, print, say};
 use crate::exit::{Exit, Result};
+use crate::host;
 use hostler_config::{Config, Consumer};
 use hostler_queue::{Depth, Provisioner, QueueError, no_queue};
 use hostler_types::channel::Channel;
