@@ -1,0 +1,36 @@
+//! Errors of the database as errors of the queue contract.
+
+use hostler_postgres::DatabaseError;
+use hostler_queue::{LeaseError, QueueError};
+
+/// Returns the error of a call.
+pub(super) fn to_queue_error(error: &DatabaseError) -> QueueError {
+    match error {
+        error if error.is_retryable() => QueueError::Unavailable(error.to_string()),
+        DatabaseError::Denied { .. } => QueueError::Refused(format!(
+            "{error}; grant the user the rights that `hostler provision --permissions` prints"
+        )),
+        // undefined_table, invalid_schema_name
+        DatabaseError::Refused { code, .. } if code == "42P01" || code == "3F000" => {
+            QueueError::Refused(no_schema().to_owned())
+        }
+        error => QueueError::Refused(error.to_string()),
+    }
+}
+
+/// Returns the error of a lease whose call failed with this error.
+pub(super) fn to_lease_error(error: &QueueError) -> LeaseError {
+    LeaseError::Retry(error.to_string())
+}
+
+/// Returns the fault and the cure if there are no tables.
+pub(super) fn no_schema() -> &'static str {
+    "the database has no schema hostler_queue: `hostler provision` creates it, and so does provision = \"auto\""
+}
+
+/// Returns the error for a queue that does not exist.
+pub(super) fn no_queue(name: &str) -> QueueError {
+    QueueError::Refused(format!(
+        "there is no queue `{name}` in the database: `hostler provision` creates it, and so does provision = \"auto\""
+    ))
+}

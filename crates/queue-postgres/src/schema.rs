@@ -1,0 +1,61 @@
+//! The schema `hostler_queue`: its versions, and the check of its version.
+
+use hostler_postgres::{Database, DatabaseError, MigrateError, Migration, migrate, schema_version};
+use hostler_queue::QueueError;
+
+use super::faults::to_queue_error;
+
+/// Name of the schema.
+pub(super) const SCHEMA: &str = "hostler_queue";
+
+/// Statements that let a user send and receive if the queues exist (`provision = "check"`), for `USER`. To provision, a user needs the
+/// right to create in the database, or to own the schema.
+pub const PERMISSIONS: &str = "\
+GRANT USAGE ON SCHEMA hostler_queue TO USER;
+GRANT SELECT ON hostler_queue.migration, hostler_queue.subscription, hostler_queue.exchange TO USER;
+GRANT SELECT, UPDATE ON hostler_queue.queue TO USER;
+GRANT SELECT, INSERT, UPDATE, DELETE ON hostler_queue.content, hostler_queue.entry, hostler_queue.dedupe TO USER;
+GRANT USAGE ON SEQUENCE hostler_queue.seq TO USER;
+";
+
+/// All versions.
+const MIGRATIONS: [Migration; 1] = [Migration { version: 1, name: "queues", sql: include_str!("schema/1.sql") }];
+
+/// Latest version that this hostler knows.
+const LATEST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+/// State of the schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// There is no schema.
+    Missing,
+    /// A newer hostler can still bring it to the latest version.
+    Older,
+    /// It is as this hostler needs it.
+    Current,
+}
+
+/// Creates the schema, or brings it to the latest version.
+pub(super) async fn create(database: &Database) -> Result<(), QueueError> {
+    migrate(database, SCHEMA, &MIGRATIONS).await.map(drop).map_err(|error| match error {
+        MigrateError::Newer { .. } => QueueError::Refused(error.to_string()),
+        MigrateError::Failed { error: ref cause, .. } if cause.is_retryable() => QueueError::Unavailable(error.to_string()),
+        MigrateError::Failed { .. } => QueueError::Refused(error.to_string()),
+        MigrateError::Database(DatabaseError::Denied { message, .. }) => QueueError::Refused(format!(
+            "the schema {SCHEMA} cannot be created: {message}; grant CREATE on the database, or let its owner run `hostler provision`"
+        )),
+        MigrateError::Database(error) => to_queue_error(&error),
+    })
+}
+
+/// Returns the state of the schema.
+pub(super) async fn state(database: &Database) -> Result<State, QueueError> {
+    match schema_version(database, SCHEMA).await.map_err(|error| to_queue_error(&error))? {
+        0 => Ok(State::Missing),
+        version if version < LATEST => Ok(State::Older),
+        LATEST => Ok(State::Current),
+        found => Err(QueueError::Refused(
+            MigrateError::Newer { schema: SCHEMA.to_owned(), found, known: LATEST }.to_string(),
+        )),
+    }
+}
