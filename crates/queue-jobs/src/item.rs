@@ -35,7 +35,7 @@ pub(crate) fn delivery(assigned: Assigned, kind: &str, leased_at: Instant, now: 
     let Assigned { assignment_id, item, heartbeat_seconds } = assigned;
     let attempt = u32::try_from(item.failures.len()).unwrap_or(u32::MAX).saturating_add(1);
     let receipt = Receipt::new(format!("{} {assignment_id}", heartbeat_seconds.clamp(1, LONGEST)));
-    Delivery { message: Arc::new(message(item, kind, now)), receipt, attempt, leased_at, not_before: None }
+    Delivery { message: Arc::new(message(item, kind, now)), receipt, attempt, leased_at, not_before: None, job: None }
 }
 
 fn message(item: Item, kind: &str, now: SystemTime) -> Message {
