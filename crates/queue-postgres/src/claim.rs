@@ -68,6 +68,7 @@ fn read(rows: &[Row], lease: i64, leased_at: Instant) -> Claimed {
                 attempt: u32::try_from(row.get::<_, i32>(2)).unwrap_or(1),
                 leased_at,
                 not_before: None,
+                job: None,
             }),
             Err(reason) => unreadable.push((ticket, reason)),
         }
