@@ -67,23 +67,29 @@ impl Generator {
     }
 
     fn tree(&mut self) -> TreePlan {
-        self.jobs = 0;
         let depth = self.rng.usize(1..=4);
-        let mut node = self.node(depth);
-        node.feed = None;
-        node.callback = self.percent(70);
+        let node = self.tree_node(depth);
         let steps = (0..self.rng.usize(0..=4)).map(|_| self.step(&node)).collect::<Vec<_>>();
         TreePlan { at: self.rng.u64(..600), node, steps }
     }
 
+    /// Draws a tree.
+    pub fn tree_node(&mut self, depth: usize) -> Node {
+        self.jobs = 0;
+        let mut node = self.node(depth);
+        node.feed = None;
+        node.callback = self.percent(70);
+        node
+    }
+
     /// Draws a job with the jobs below it, up to a depth.
-    pub fn node(&mut self, depth: usize) -> Node {
+    fn node(&mut self, depth: usize) -> Node {
         self.jobs += 1;
         let children = if depth > 1 && self.jobs < 8 { self.rng.usize(0..=2) } else { 0 };
         let most = self.rng.usize(0..=4);
         Node {
             kind: self.rng.usize(..KINDS),
-            dedupe_key: self.percent(15).then(|| self.rng.usize(..4)),
+            dedupe_key: self.percent(15).then_some(self.jobs),
             max_failures: self.rng.usize(0..=2),
             final_stage: self.percent(40),
             sealed: false,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Due, Ended, Model};
-use crate::call::{Answer, Assignment, Event, Item, Job, NewItem, Operation, Outcome, Refusal, Settled, Time};
+use crate::call::{Answer, Assignment, Event, Item, Job, NewItem, Operation, Outcome, Settled, Time};
 use crate::fault::Fault;
 use crate::feed::fill;
 
@@ -210,10 +210,9 @@ impl Model {
         Answer::Callbacks(leased)
     }
 
-    /// Ends a callback that was delivered.
+    /// Ends a callback that was delivered. One that is gone changes nothing.
     pub(super) fn delivered(&mut self, event: Event) -> Answer {
-        let before = self.due.len();
         self.due.retain(|due| due.event != event);
-        if self.due.len() < before { Answer::Done } else { Answer::Refused(Refusal::Missing) }
+        Answer::Done
     }
 }

@@ -80,6 +80,18 @@ impl Model {
         self.live.iter().map(|(id, live)| (*id, live.item)).collect()
     }
 
+    /// Returns the time of the next attempt of an item.
+    pub fn retry_at(&self, item: Item) -> Option<Time> {
+        self.items.get(&item).and_then(|state| state.retry_at)
+    }
+
+    /// Takes over the time of the next attempt that the service under test chose.
+    pub fn set_retry_at(&mut self, item: Item, at: Option<Time>) {
+        if let Some(state) = self.items.get_mut(&item) {
+            state.retry_at = at;
+        }
+    }
+
     /// Returns the times at which something becomes due by itself.
     pub fn timers(&self) -> Vec<Time> {
         let deadlines = self.live.values().map(|live| live.beat_at + 3 * self.periods.heartbeat);
