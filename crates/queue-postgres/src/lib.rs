@@ -1,1 +1,1 @@
-//! The PostgreSQL driver of hostler.
+//! The PostgreSQL driver.

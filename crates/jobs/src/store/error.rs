@@ -1,0 +1,56 @@
+//! Errors of the store, split by the answer to the caller.
+
+use hostler_postgres::{DatabaseError, MigrateError};
+
+/// The reason that the store did not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no such thing: 404.
+    #[error("no {what} has the id {id:?}")]
+    NotFound {
+        /// "job", "item" or "assignment".
+        what: &'static str,
+        /// The id that was asked for.
+        id: String,
+    },
+    /// The state of things forbids it: 409.
+    #[error("{reason}")]
+    Conflict {
+        /// A word for programs: `dedupe_key`, `id`, `sealed`, `deleted`, `assigned`, `done`, `retry_at`, `serialize_key`.
+        reason: &'static str,
+        /// The job that has the dedupe key or the id.
+        job_id: Option<String>,
+    },
+    /// The request is at fault: 422.
+    #[error("{field}: {detail}")]
+    Invalid {
+        /// The field, as a path such as `children[0].items[3].payload`.
+        field: String,
+        /// The fault.
+        detail: String,
+    },
+    /// The assignment has ended in another way: 410.
+    #[error("the assignment has ended")]
+    Gone,
+    /// The database did not answer, or refused: 503.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// The schema could not be brought up to date: the service cannot start.
+    #[error(transparent)]
+    Migrate(#[from] MigrateError),
+    /// The database holds what this version does not understand: 500.
+    #[error("the database holds an unexpected value: {0}")]
+    Unexpected(String),
+}
+
+impl StoreError {
+    /// Makes the error of a faulty field.
+    pub fn invalid(field: impl Into<String>, detail: impl Into<String>) -> StoreError {
+        StoreError::Invalid { field: field.into(), detail: detail.into() }
+    }
+
+    /// Whether the same call may succeed a moment later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, StoreError::Database(error) if error.is_retryable())
+    }
+}

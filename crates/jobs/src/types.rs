@@ -1,0 +1,459 @@
+//! The shapes of requests and answers of the job service.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::json::RawJson;
+
+/// A job to be created, with its items and its children: the body of `POST /job`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewJob {
+    /// The type, which workers claim by: 1 to 100 bytes of `[A-Za-z0-9._-]`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// An id of the client's choice, 200 bytes at most; a UUIDv7 otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// A key that no other job of this type may have, 200 bytes at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedupe_key: Option<String>,
+    /// Failures that an item may have and still be tried again.
+    #[serde(default)]
+    pub max_failures_per_item: u16,
+    /// Whether the results of this job's items are results of the tree.
+    #[serde(default)]
+    pub final_stage: bool,
+    /// Whether the job is created without room for further items.
+    #[serde(default)]
+    pub sealed: bool,
+    /// An object, returned as it is. `{}` by default.
+    #[serde(default = "RawJson::object")]
+    pub metadata: RawJson,
+    /// The receiver of the status once the tree is complete. Only a root has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<Callback>,
+    /// Makes an item of this job out of each result of the parent's items.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feed: Option<Feed>,
+    /// The first items, 10,000 at most in a request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<NewItem>,
+    /// The jobs below, 1,000 jobs at most in a tree, 32 levels at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(no_recursion)]
+    pub children: Vec<NewJob>,
+}
+
+/// An item to be created.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewItem {
+    /// The work's input, 1 MiB at most.
+    pub payload: RawJson,
+    /// An id of the client's choice, 200 bytes at most, not of the form `i-….-…` that the service gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// A key of at most 200 bytes. A second item of the job with this key adds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedupe_key: Option<String>,
+    /// Items with the same key run one after another, in the order of their creation: 200 bytes at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serialize_key: Option<String>,
+    /// Items with a lower number are claimed first.
+    #[serde(default)]
+    pub priority: i16,
+    /// An object, returned as it is. `{}` by default.
+    #[serde(default = "RawJson::object")]
+    pub metadata: RawJson,
+}
+
+/// The receiver of a tree's status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Callback {
+    /// An address that is posted to.
+    Url(String),
+    /// A channel of the queue.
+    Channel(String),
+}
+
+/// A rule that makes an item out of each result of the parent's items.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Feed {
+    /// The payload, in which `"$"`, `"$.a.b"` and `"$payload.x"` stand for parts of the result and of the payload.
+    pub payload: RawJson,
+}
+
+/// The ids of a tree that was created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Created {
+    /// The id of the root.
+    pub id: String,
+    /// The id of the root again.
+    pub root_id: String,
+    /// All jobs: each parent before its children, in the order of the request.
+    pub jobs: Vec<CreatedJob>,
+    /// The ids of the items: all of the first job, then those of the next.
+    pub item_ids: Vec<String>,
+}
+
+/// A job of a tree that was created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreatedJob {
+    /// The job's id.
+    pub id: String,
+    /// The job's type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The id of the job above; null for the root.
+    pub parent_id: Option<String>,
+}
+
+/// The body of `POST /job/{id}/items`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddItems {
+    /// The items, 10,000 at most.
+    pub items: Vec<NewItem>,
+}
+
+/// The ids of items that were added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AddedItems {
+    /// One id for each item, in the order of the request.
+    pub item_ids: Vec<String>,
+}
+
+/// A job as `GET /job` lists it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobRow {
+    /// The job's id.
+    pub id: String,
+    /// The id of its tree's root.
+    pub root_id: String,
+    /// The id of the job above; null for a root.
+    pub parent_id: Option<String>,
+    /// The job's type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether no items can be added.
+    pub sealed: bool,
+    /// Whether it is sealed and nothing is pending.
+    pub complete: bool,
+    /// Whether its results are results of the tree.
+    pub final_stage: bool,
+    /// Failures that an item may have and still be tried again.
+    pub max_failures_per_item: u16,
+    /// Items that were added.
+    pub added: u64,
+    /// Items that have a result.
+    pub succeeded: u64,
+    /// Items whose failures are final.
+    pub failed: u64,
+    /// Items that are neither.
+    pub pending: u64,
+    /// Whether all jobs of its tree are complete.
+    pub tree_complete: bool,
+    /// The key that no other job of this type may have.
+    pub dedupe_key: Option<String>,
+    /// The object that it was created with.
+    pub metadata: RawJson,
+    /// The time of creation, RFC 3339.
+    pub created_at: String,
+    /// The time of completion, RFC 3339.
+    pub completed_at: Option<String>,
+}
+
+/// The progress of a job and of all jobs below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// The job's id.
+    pub id: String,
+    /// The id of its tree's root.
+    pub root_id: String,
+    /// The id of the job above; null for a root.
+    pub parent_id: Option<String>,
+    /// The job's type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether no items can be added.
+    pub sealed: bool,
+    /// Whether it is sealed and nothing is pending.
+    pub complete: bool,
+    /// Whether its results are results of the tree.
+    pub final_stage: bool,
+    /// Items that were added.
+    pub added: u64,
+    /// Items that have a result.
+    pub succeeded: u64,
+    /// Items whose failures are final.
+    pub failed: u64,
+    /// Items that are neither.
+    pub pending: u64,
+    /// Pending items that a worker has.
+    pub assigned: u64,
+    /// Whether all jobs of its tree are complete.
+    pub tree_complete: bool,
+    /// The jobs below, in the order of their creation.
+    #[schema(no_recursion)]
+    pub children: Vec<Status>,
+}
+
+/// Where an item is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ItemState {
+    /// No worker has it, and it has no end yet.
+    Pending,
+    /// A worker has it.
+    Assigned,
+    /// It has a result.
+    Succeeded,
+    /// Its last failure was final.
+    Failed,
+}
+
+/// An item as `GET /job_item` lists it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ItemRow {
+    /// The item's id.
+    pub id: String,
+    /// The id of its job.
+    pub job_id: String,
+    /// The id of its tree's root.
+    pub root_id: String,
+    /// The type of its job.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The work's input.
+    pub payload: RawJson,
+    /// Where it is in its life.
+    pub state: ItemState,
+    /// The result, null unless `state` is `succeeded`. A result may be null, too.
+    pub result: RawJson,
+    /// All failures, the oldest first.
+    pub failures: Vec<FailureRow>,
+    /// The time before which it is not tried again, RFC 3339.
+    pub retry_at: Option<String>,
+    /// A key that no other item of the job has.
+    pub dedupe_key: Option<String>,
+    /// The key whose items run one after another.
+    pub serialize_key: Option<String>,
+    /// Items with a lower number are claimed first.
+    pub priority: i16,
+    /// The object that it was created with.
+    pub metadata: RawJson,
+}
+
+/// A failure of an item.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FailureRow {
+    /// The error, as the worker gave it.
+    pub error: RawJson,
+    /// The worker that had the item.
+    pub worker_id: String,
+    /// The time of the failure, RFC 3339.
+    pub at: String,
+}
+
+/// An item that a worker was given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Assigned {
+    /// The id under which the result or the failure is accepted.
+    pub assignment_id: String,
+    /// The item.
+    pub item: ItemRow,
+    /// The period of heartbeats, in seconds. Three missed ones end the assignment by a failure.
+    pub heartbeat_seconds: u64,
+}
+
+/// The body of `POST /claim`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// The types of jobs, 1 to 100 of them.
+    pub types: Vec<String>,
+    /// The worker's name, 1 to 200 bytes.
+    pub worker_id: String,
+    /// The number of items wanted, 1 to 1,000.
+    pub max: u32,
+    /// The time to wait for a first item, 60 s at most; 0 by default.
+    #[serde(default)]
+    pub wait_seconds: f64,
+}
+
+/// The answer to `POST /claim`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Claimed {
+    /// The assignments, the first in line first.
+    pub assignments: Vec<Assigned>,
+}
+
+/// The body of `POST /assignment/{id}/result`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResultBody {
+    /// The result, 1 MiB at most. `null` is one.
+    pub result: RawJson,
+}
+
+/// The body of `POST /assignment/{id}/failure`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FailureBody {
+    /// The error, 1 MiB at most.
+    pub error: RawJson,
+    /// The delay before the next attempt, 0 to 31,536,000 s; the back-off otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_in_seconds: Option<f64>,
+}
+
+/// The answer to `POST /assignment/{id}/failure`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FailureAnswer {
+    /// The time of the next attempt, RFC 3339; null if the failure is final.
+    pub retry_at: Option<String>,
+}
+
+/// The body of `POST /settle`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SettleRequest {
+    /// The items that succeeded.
+    #[serde(default)]
+    pub results: Vec<Success>,
+    /// The attempts that failed.
+    #[serde(default)]
+    pub failures: Vec<Failure>,
+}
+
+/// A result under an assignment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Success {
+    /// The assignment.
+    pub assignment_id: String,
+    /// The result, 1 MiB at most. `null` is one.
+    pub result: RawJson,
+}
+
+/// A failure under an assignment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// The assignment.
+    pub assignment_id: String,
+    /// The error, 1 MiB at most.
+    pub error: RawJson,
+    /// The delay before the next attempt, 0 to 31,536,000 s; the back-off otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_in_seconds: Option<f64>,
+}
+
+/// The answer to `POST /settle`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SettleAnswer {
+    /// One entry for each result, then one for each failure, in the order of the request.
+    pub settled: Vec<Settled>,
+}
+
+/// The end of an assignment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Settled {
+    /// The assignment.
+    pub assignment_id: String,
+    /// Whether the result or failure was accepted.
+    pub status: SettledStatus,
+}
+
+/// Whether a result or failure was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SettledStatus {
+    /// It was accepted, now or before.
+    Ok,
+    /// The assignment had ended in another way.
+    Stale,
+}
+
+/// The body of `POST /heartbeat` and `POST /release`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AssignmentIds {
+    /// The assignments.
+    pub assignment_ids: Vec<String>,
+}
+
+/// The answer to `POST /heartbeat` and `POST /release`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StaleAssignments {
+    /// The assignments that had ended.
+    pub stale: Vec<String>,
+}
+
+/// The parameters of `GET /job`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct JobQuery {
+    /// Only jobs of this type.
+    #[serde(rename = "type", default)]
+    pub kind: Option<String>,
+    /// Only jobs of this tree.
+    #[serde(default)]
+    pub root_id: Option<String>,
+    /// Only jobs that are complete, or that are not.
+    #[serde(default)]
+    pub complete: Option<bool>,
+    /// The most jobs to return, 1 to 1,000; 100 by default.
+    #[serde(default)]
+    pub limit: Option<u32>,
+    /// The `next` of the page before.
+    #[serde(default)]
+    pub cursor: Option<String>,
+}
+
+/// The parameters of `GET /job_item`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ItemQuery {
+    /// Only items of this job.
+    #[serde(default)]
+    pub job_id: Option<String>,
+    /// Only items of this tree.
+    #[serde(default)]
+    pub root_id: Option<String>,
+    /// Only items in this state.
+    #[serde(default)]
+    pub state: Option<ItemState>,
+    /// Only items of jobs whose results are results of the tree, or of the other jobs.
+    #[serde(default)]
+    pub final_stage: Option<bool>,
+    /// The most items to return, 1 to 1,000; 100 by default.
+    #[serde(default)]
+    pub limit: Option<u32>,
+    /// The `next` of the page before.
+    #[serde(default)]
+    pub cursor: Option<String>,
+}
+
+/// The answer to `GET /job`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobPage {
+    /// The jobs, in the order of their creation.
+    pub jobs: Vec<JobRow>,
+    /// The cursor of the next page; null if there is none.
+    pub next: Option<String>,
+}
+
+/// The answer to `GET /job_item`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ItemPage {
+    /// The items, in the order of their creation.
+    pub items: Vec<ItemRow>,
+    /// The cursor of the next page; null if there is none.
+    pub next: Option<String>,
+}

@@ -1,0 +1,122 @@
+//! A connection of the pool, whose calls all have a deadline.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use deadpool_postgres::Object;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{CancelToken, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::error::DatabaseError;
+use crate::transaction::Transaction;
+
+/// A parameter of a statement, with its type: statements are sent with their parameters, without a round trip to prepare them.
+pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// A connection of the pool. Dropping this value gives it back, unless one of its calls passed the deadline.
+pub struct Client {
+    /// `None` only while being dropped.
+    object: Option<Object>,
+    deadline: Duration,
+    tls: MakeRustlsConnect,
+    given_up: AtomicBool,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("given_up", &self.given_up).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(crate) fn new(object: Object, deadline: Duration, tls: MakeRustlsConnect) -> Self {
+        Self { object: Some(object), deadline, tls, given_up: AtomicBool::new(false) }
+    }
+
+    /// Gives the calls of this connection another deadline.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Executes a statement, and returns its rows.
+    ///
+    /// # Errors
+    /// [`DatabaseError`], at the latest when the deadline has passed.
+    pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, DatabaseError> {
+        self.timed(self.raw()?.query_typed(sql, params)).await
+    }
+
+    /// Executes a statement, and returns the number of rows that it changed.
+    ///
+    /// # Errors
+    /// [`DatabaseError`], at the latest when the deadline has passed.
+    pub async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, DatabaseError> {
+        self.timed(self.raw()?.execute_typed(sql, params)).await
+    }
+
+    /// Executes statements without parameters, separated by semicolons.
+    ///
+    /// # Errors
+    /// [`DatabaseError`], at the latest when the deadline has passed.
+    pub async fn batch(&self, sql: &str) -> Result<(), DatabaseError> {
+        self.timed(self.raw()?.batch_execute(sql)).await
+    }
+
+    /// Starts a transaction (READ COMMITTED). `BEGIN` goes to the server with the first statement. Dropping the transaction rolls it
+    /// back.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Unreachable`] if the connection is closed.
+    #[allow(clippy::unused_async, reason = "the interface leaves room for a round trip")]
+    pub async fn transaction(&mut self) -> Result<Transaction<'_>, DatabaseError> {
+        self.raw()?;
+        Ok(Transaction::new(self))
+    }
+
+    /// Returns the connection, unless it was given up or is closed.
+    pub(crate) fn raw(&self) -> Result<&tokio_postgres::Client, DatabaseError> {
+        let usable = !self.given_up.load(Ordering::Relaxed);
+        let object = self.object.as_ref().filter(|object| usable && !object.is_closed());
+        object.map(|object| &***object).ok_or_else(DatabaseError::lost)
+    }
+
+    /// Awaits a call. Gives the connection up if the deadline passes first.
+    pub(crate) async fn timed<T>(
+        &self,
+        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, DatabaseError> {
+        match tokio::time::timeout(self.deadline, call).await {
+            Ok(Err(error)) if error.is_closed() => Err(DatabaseError::lost()),
+            Ok(answer) => Ok(answer?),
+            Err(_) => {
+                self.give_up();
+                Err(DatabaseError::Deadline)
+            }
+        }
+    }
+
+    /// Lets no other call use the connection, and asks the server to cancel the statement.
+    pub(crate) fn give_up(&self) {
+        let is_first = !self.given_up.swap(true, Ordering::Relaxed);
+        if let (true, Some(object)) = (is_first, &self.object) {
+            tokio::spawn(cancel(object.cancel_token(), self.tls.clone(), self.deadline));
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let (true, Some(object)) = (self.given_up.load(Ordering::Relaxed), self.object.take()) {
+            // Taken out of the pool, the connection ends at once, without waiting for the server.
+            drop(Object::take(object));
+        }
+    }
+}
+
+/// Asks the server to cancel a statement, on a connection of its own. The server may be frozen, so the answer is not awaited for long.
+async fn cancel(token: CancelToken, tls: MakeRustlsConnect, deadline: Duration) {
+    let _ = tokio::time::timeout(deadline, token.cancel_query(tls)).await;
+}

@@ -1,0 +1,148 @@
+//! Migrations of a schema, under a lock of the server, so that several processes may start at once.
+
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+
+use crate::database::Database;
+use crate::error::DatabaseError;
+use crate::transaction::Transaction;
+
+/// Maximum duration of each call of a migration: others may hold the lock, and tables may be large.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A step from one version of a schema to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Migration {
+    /// Version of the schema after this step. Versions increase.
+    pub version: i32,
+    /// Name of the step.
+    pub name: &'static str,
+    /// Statements, separated by semicolons. They run in a transaction, and name their schema.
+    pub sql: &'static str,
+}
+
+/// The result of [`migrate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Applied {
+    /// Version before. 0: there was no schema.
+    pub from: i32,
+    /// Version after.
+    pub to: i32,
+}
+
+/// The reason why a schema was not migrated. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MigrateError {
+    /// A newer hostler has migrated the schema.
+    #[error(
+        "the schema {schema} has version {found}, and this hostler knows versions up to {known}: run the newer hostler that migrated it"
+    )]
+    Newer {
+        /// Name of the schema.
+        schema: String,
+        /// Version of the schema.
+        found: i32,
+        /// Latest version that this process knows.
+        known: i32,
+    },
+    /// A step failed.
+    #[error("migration {version} ({name}) of the schema {schema} failed: {error}")]
+    Failed {
+        /// Name of the schema.
+        schema: String,
+        /// Version of the step.
+        version: i32,
+        /// Name of the step.
+        name: &'static str,
+        /// The error.
+        error: DatabaseError,
+    },
+    /// The database failed outside of a step.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+}
+
+/// Brings a schema to the latest version, in one transaction. `<schema>.migration` has a row for each step. Changes nothing if the
+/// schema is at the latest version; the user then needs no right to create.
+///
+/// # Errors
+/// [`MigrateError`]. Nothing was changed.
+pub async fn migrate(database: &Database, schema: &str, migrations: &[Migration]) -> Result<Applied, MigrateError> {
+    let latest = migrations.iter().map(|step| step.version).max().unwrap_or(0);
+    let found = schema_version(database, schema).await?;
+    if found >= latest {
+        return checked(schema, found, latest);
+    }
+    let mut client = database.client().await?.with_deadline(PATIENCE);
+    let transaction = client.transaction().await?;
+    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[(&lock_of(schema), Type::INT8)]).await?;
+    // Another process may have migrated meanwhile. This statement sees its commit.
+    let found = version_in(&transaction, schema).await?;
+    if found >= latest {
+        return checked(schema, found, latest);
+    }
+    if found == 0 {
+        transaction.batch(&setup(schema)).await?;
+    }
+    for step in migrations.iter().filter(|step| step.version > found) {
+        apply(&transaction, schema, step).await.map_err(|error| MigrateError::Failed {
+            schema: schema.to_owned(),
+            version: step.version,
+            name: step.name,
+            error,
+        })?;
+    }
+    transaction.commit().await?;
+    Ok(Applied { from: found, to: latest })
+}
+
+/// Returns the version of a schema. 0: it has none. Changes nothing.
+///
+/// # Errors
+/// [`DatabaseError`] if the schema cannot be read.
+pub async fn schema_version(database: &Database, schema: &str) -> Result<i32, DatabaseError> {
+    let mut client = database.client().await?;
+    let transaction = client.transaction().await?;
+    version_in(&transaction, schema).await
+}
+
+fn checked(schema: &str, found: i32, known: i32) -> Result<Applied, MigrateError> {
+    if found > known {
+        return Err(MigrateError::Newer { schema: schema.to_owned(), found, known });
+    }
+    Ok(Applied { from: found, to: found })
+}
+
+async fn version_in(transaction: &Transaction<'_>, schema: &str) -> Result<i32, DatabaseError> {
+    let table = format!("{schema}.migration");
+    let known = transaction.query("SELECT to_regclass($1) IS NOT NULL", &[(&table, Type::TEXT)]).await?;
+    if !known.first().is_some_and(|row| row.get(0)) {
+        return Ok(0);
+    }
+    let rows = transaction.query(&format!("SELECT coalesce(max(version), 0) FROM {table}"), &[]).await?;
+    Ok(rows.first().map_or(0, |row| row.get(0)))
+}
+
+async fn apply(transaction: &Transaction<'_>, schema: &str, step: &Migration) -> Result<(), DatabaseError> {
+    transaction.batch(step.sql).await?;
+    let sql = format!("INSERT INTO {schema}.migration (version, name) VALUES ($1, $2)");
+    transaction.execute(&sql, &[(&step.version, Type::INT4), (&step.name, Type::TEXT)]).await.map(drop)
+}
+
+/// Returns the statements that make the schema, unless an operator has done so, and the table of versions.
+fn setup(schema: &str) -> String {
+    format!(
+        "DO $$ BEGIN IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$;
+         CREATE TABLE IF NOT EXISTS {schema}.migration (
+             version int PRIMARY KEY, name text NOT NULL, at timestamptz NOT NULL DEFAULT now());"
+    )
+}
+
+/// Returns the number of the lock for a schema (FNV-1a).
+fn lock_of(schema: &str) -> i64 {
+    let hash = schema
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    hash.cast_signed()
+}

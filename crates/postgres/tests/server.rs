@@ -1,0 +1,220 @@
+//! Checks of connections, deadlines, errors and migrations over a real server.
+
+#[cfg(test)]
+#[path = "../../../tests/support/postgres.rs"]
+mod postgres;
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use hostler_postgres::{Database, DatabaseError, MigrateError, Migration, Options, Type, migrate, schema_version};
+
+    use super::postgres::{PgBouncer, Postgres};
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+    /// Deadline of calls to a frozen server.
+    const SHORT: Duration = Duration::from_millis(500);
+
+    fn database(url: &str, deadline: Duration) -> Database {
+        Database::new(url, Options { application: "test", connections: 4, deadline }).unwrap()
+    }
+
+    async fn number(database: &Database, sql: &str) -> i64 {
+        database.client().await.unwrap().query(sql, &[]).await.unwrap()[0].get(0)
+    }
+
+    #[tokio::test]
+    async fn a_transaction_commits_or_rolls_back() {
+        let database = database(&Postgres::shared().database(), DEADLINE);
+        let mut client = database.client().await.unwrap();
+        client.batch("CREATE TABLE t (n bigint PRIMARY KEY)").await.unwrap();
+
+        let transaction = client.transaction().await.unwrap();
+        assert_eq!(transaction.execute("INSERT INTO t VALUES ($1)", &[(&1_i64, Type::INT8)]).await, Ok(1));
+        transaction.commit().await.unwrap();
+
+        let transaction = client.transaction().await.unwrap();
+        transaction.execute("INSERT INTO t VALUES (2)", &[]).await.unwrap();
+        drop(transaction);
+        assert_eq!(
+            client.query("SELECT n FROM t", &[]).await.unwrap().len(),
+            1,
+            "a dropped transaction is rolled back"
+        );
+
+        let transaction = client.transaction().await.unwrap();
+        transaction.execute("INSERT INTO t VALUES (3)", &[]).await.unwrap();
+        let error = transaction.execute("INSERT INTO t VALUES (1)", &[]).await.unwrap_err();
+        assert_eq!((error.code(), error.is_retryable()), (Some("23505"), false));
+        assert!(transaction.commit().await.is_err(), "a failed transaction is not committed");
+        drop(client);
+        assert_eq!(number(&database, "SELECT count(*) FROM t").await, 1);
+    }
+
+    #[tokio::test]
+    async fn no_call_outlasts_its_deadline() {
+        let server = Postgres::start();
+        let database = database(&server.url("postgres"), SHORT);
+        database.client().await.unwrap().batch("CREATE TABLE t (n int)").await.unwrap();
+        let (mut used, other) = (database.client().await.unwrap(), database.client().await.unwrap());
+        let committing = used.transaction().await.unwrap();
+        committing.execute("INSERT INTO t VALUES (1)", &[]).await.unwrap();
+
+        server.freeze();
+        let begun = Instant::now();
+        assert_eq!(other.query("SELECT 1", &[]).await.map(drop), Err(DatabaseError::Deadline));
+        assert!(matches!(other.batch("SELECT 1").await, Err(DatabaseError::Unreachable { .. })), "it was given up");
+        assert_eq!(committing.commit().await, Err(DatabaseError::UnknownFate));
+        drop((used, other));
+        assert_eq!(database.client().await.map(drop), Err(DatabaseError::Deadline), "the old connections are gone");
+        assert_eq!(database.direct().await.map(drop), Err(DatabaseError::Deadline));
+        assert!(begun.elapsed() < SHORT * 10, "{:?}", begun.elapsed());
+
+        server.thaw();
+        let deadline = Instant::now() + DEADLINE;
+        while database.client().await.is_err() {
+            assert!(Instant::now() < deadline, "the server does not come back");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_dies_is_unreachable_until_it_is_back() {
+        let mut server = Postgres::start();
+        let database = database(&server.url("postgres"), DEADLINE);
+        let client = database.client().await.unwrap();
+        client.batch("CREATE TABLE t (n int); INSERT INTO t VALUES (1)").await.unwrap();
+        server.kill();
+        assert!(matches!(client.query("SELECT 1", &[]).await, Err(DatabaseError::Unreachable { .. })));
+        drop(client);
+        assert!(matches!(database.client().await, Err(DatabaseError::Unreachable { .. })));
+        server.restart();
+        assert_eq!(number(&database, "SELECT count(*) FROM t").await, 1, "what was committed is there");
+    }
+
+    #[tokio::test]
+    async fn errors_tell_the_next_step() {
+        let server = Postgres::shared();
+        let url = server.database();
+        let database = database(&url, DEADLINE);
+        let client = database.client().await.unwrap();
+        client.batch("CREATE ROLE weak LOGIN; CREATE TABLE t (n int)").await.unwrap();
+        let weak = Database::new(
+            &url.replace("postgres@", "weak@"),
+            Options { application: "test", connections: 1, deadline: DEADLINE },
+        );
+        let denied = weak.unwrap().client().await.unwrap().query("SELECT * FROM t", &[]).await.unwrap_err();
+        assert!(matches!(denied, DatabaseError::Denied { .. }), "{denied}");
+        let refused = client.query("SELECT * FROM absent", &[]).await.unwrap_err();
+        assert!(matches!(&refused, DatabaseError::Refused { code, .. } if code == "42P01"), "{refused}");
+        let absent = super::tests::database(&server.url("absent"), DEADLINE).client().await.unwrap_err();
+        assert!(matches!(&absent, DatabaseError::Refused { code, .. } if code == "3D000"), "{absent}");
+    }
+
+    const ONE: Migration =
+        Migration { version: 1, name: "first", sql: "CREATE TABLE m.a (n int); SELECT pg_sleep(0.1)" };
+    const TWO: Migration = Migration { version: 2, name: "second", sql: "CREATE TABLE m.b (n int)" };
+    const WRONG: Migration = Migration { version: 3, name: "third", sql: "CREATE TABLE m.c (n int); SELECT 1/0" };
+
+    #[tokio::test]
+    async fn several_processes_migrate_at_once() {
+        let url = Postgres::shared().database();
+        let all: Vec<_> = (0..6).map(|_| database(&url, DEADLINE)).collect();
+        let tasks = all
+            .iter()
+            .cloned()
+            .map(|database| tokio::spawn(async move { migrate(&database, "m", &[ONE, TWO]).await.unwrap() }));
+        let mut changed = 0;
+        for task in tasks.collect::<Vec<_>>() {
+            let applied = task.await.unwrap();
+            assert_eq!(applied.to, 2);
+            changed += usize::from(applied.from == 0);
+        }
+        assert_eq!(changed, 1, "one of them makes the schema");
+        assert_eq!(number(&all[0], "SELECT count(*) FROM m.migration").await, 2);
+
+        assert!(matches!(migrate(&all[0], "m", &[ONE]).await, Err(MigrateError::Newer { found: 2, known: 1, .. })));
+        assert!(matches!(
+            migrate(&all[0], "m", &[ONE, TWO, WRONG]).await,
+            Err(MigrateError::Failed { version: 3, .. })
+        ));
+        assert_eq!(schema_version(&all[0], "m").await, Ok(2), "a failed step changes nothing");
+        assert_eq!(
+            number(&all[0], "SELECT count(*) FROM pg_tables WHERE schemaname = 'm' AND tablename = 'c'").await,
+            0
+        );
+    }
+
+    #[tokio::test]
+    async fn pgbouncer_in_transaction_mode_can_be_between() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let bouncer = PgBouncer::start(server, 2);
+        let database = database(&bouncer.url(&name), DEADLINE);
+        migrate(&database, "m", &[ONE, TWO]).await.unwrap();
+        let tasks = (0..8_i32).map(|n| {
+            let database = database.clone();
+            tokio::spawn(async move {
+                let mut client = database.client().await.unwrap();
+                for _ in 0..20 {
+                    let transaction = client.transaction().await.unwrap();
+                    transaction.execute("INSERT INTO m.a VALUES ($1)", &[(&n, Type::INT4)]).await.unwrap();
+                    transaction.execute("INSERT INTO m.b VALUES ($1)", &[(&n, Type::INT4)]).await.unwrap();
+                    transaction.commit().await.unwrap();
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        assert_eq!(number(&database, "SELECT count(*) FROM m.a JOIN m.b USING (n)").await, 8 * 20 * 20);
+    }
+
+    #[tokio::test]
+    async fn notifications_come_on_a_connection_of_their_own() {
+        let database = database(&Postgres::shared().database(), DEADLINE);
+        let (client, mut notes) = database.direct().await.unwrap();
+        client.batch_execute("LISTEN c").await.unwrap();
+        database.client().await.unwrap().batch("NOTIFY c, 'x'").await.unwrap();
+        let note = tokio::time::timeout(DEADLINE, notes.recv()).await.unwrap().unwrap();
+        assert_eq!((note.channel.as_str(), note.payload.as_str()), ("c", "x"));
+    }
+
+    #[tokio::test]
+    async fn certificates_are_checked_as_libpq_does() {
+        let mut server = Postgres::start();
+        let data = server.data();
+        let script = "cd \"$0\" && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=db.example \
+                      -addext subjectAltName=DNS:db.example -addext basicConstraints=critical,CA:TRUE -keyout server.key -out ca.pem && \
+                      cp ca.pem server.crt && chmod 600 server.key && chown --reference=PG_VERSION server.key server.crt && \
+                      echo 'ssl = on' >>postgresql.conf";
+        let made = std::process::Command::new("/bin/sh").args(["-c", script]).arg(&data).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let plain = server.url("postgres");
+        assert!(database(&format!("{plain}?sslmode=require"), DEADLINE).client().await.is_err(), "it has no TLS yet");
+        server.stop();
+        server.restart();
+
+        let ca = data.join("ca.pem");
+        let with = |query: &str| format!("{plain}?sslmode={query}").replace("CA", ca.to_str().unwrap());
+        let uses_tls = "SELECT ssl::int::bigint FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+        for (query, expected) in [
+            ("disable", Ok(0)),
+            ("prefer", Ok(1)),
+            ("require", Ok(1)),
+            ("require&sslrootcert=CA", Ok(1)),
+            ("verify-ca&sslrootcert=CA", Ok(1)),
+            ("verify-full&sslrootcert=CA", Err(())),
+        ] {
+            let database = database(&with(query), DEADLINE);
+            let answer = match database.client().await {
+                Ok(client) => Ok(client.query(uses_tls, &[]).await.unwrap()[0].get::<_, i64>(0)),
+                Err(DatabaseError::Unreachable { .. }) => Err(()),
+                Err(other) => panic!("{query}: {other}"),
+            };
+            assert_eq!(answer, expected, "{query}");
+        }
+        let named = with("verify-full&sslrootcert=CA&hostaddr=127.0.0.1").replace("@127.0.0.1", "@db.example");
+        assert_eq!(number(&database(&named, DEADLINE), uses_tls).await, 1, "the name is the certificate's");
+    }
+}
