@@ -22,14 +22,15 @@ const NOBODY: u32 = 65534;
 const VERSIONS: &str = "/usr/lib/postgresql";
 
 /// Runs the command `$@`, and ends it when the shell's standard input ends: when this process closes it or dies. A frozen server is
-/// woken first. `$0`: a folder, which gets the file `pid`, and the file `output`.
+/// woken first. `$0`: a folder, which gets the file `pid`, and the file `output`. `$1`: the signal that ends the command.
 const KEEPER: &str = r#"
+    signal=$1; shift
     "$@" >>"$0/output" 2>&1 </dev/null &
     pid=$!
     echo $pid >"$0/pid.new" && mv "$0/pid.new" "$0/pid"
     { while read -r _; do :; done; true; }
     kill -CONT $pid $(cat /proc/$pid/task/$pid/children 2>/dev/null) 2>/dev/null
-    kill -QUIT $pid 2>/dev/null
+    kill -$signal $pid 2>/dev/null
     wait $pid
     [ -e "$0/keep" ] || rm -rf "$0"
 "#;
@@ -116,6 +117,7 @@ impl Postgres {
     /// Ends the server in an orderly way, with its connections.
     pub fn stop(&mut self) {
         self.signal("-INT");
+        until("the server ends", || has_ended(&self.folder));
         self.ended();
     }
 
@@ -161,7 +163,7 @@ impl Postgres {
         let _ = fs::remove_file(self.folder.join("pid"));
         fs::write(self.folder.join("keep"), "").unwrap();
         let program = bin().join("postgres");
-        self.keeper = Some(keeper(&self.folder, &program, &["-D".as_ref(), self.data().as_os_str()]));
+        self.keeper = Some(keeper(&self.folder, "QUIT", &program, &["-D".as_ref(), self.data().as_os_str()]));
         until("the server answers", || {
             assert!(!has_ended(&self.folder), "PostgreSQL did not start:\n{}", self.log());
             self.answers()
@@ -225,7 +227,7 @@ impl PgBouncer {
         );
         let file = folder.join("pgbouncer.ini");
         fs::write(&file, settings).unwrap();
-        let keeper = keeper(&folder, Path::new("/usr/sbin/pgbouncer"), &[file.as_os_str()]);
+        let keeper = keeper(&folder, "KILL", Path::new("/usr/sbin/pgbouncer"), &[file.as_os_str()]);
         until("pgbouncer listens", || {
             let output = || fs::read_to_string(folder.join("output")).unwrap_or_default();
             assert!(!has_ended(&folder), "pgbouncer did not start:\n{}", output());
@@ -248,9 +250,9 @@ impl Drop for PgBouncer {
 }
 
 /// Starts a program that ends with this process, and writes its output into the folder.
-fn keeper(folder: &Path, program: &Path, args: &[&std::ffi::OsStr]) -> Child {
+fn keeper(folder: &Path, signal: &str, program: &Path, args: &[&std::ffi::OsStr]) -> Child {
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", KEEPER]).arg(folder).arg(program).args(args);
+    command.args(["-c", KEEPER]).arg(folder).arg(signal).arg(program).args(args);
     unprivileged(&mut command).env_remove("PGDATA").current_dir("/");
     // Signals to the group of the tests, such as Ctrl-C's, must not come between.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -19,6 +19,6 @@ pub use database::{Database, Options};
 pub use error::DatabaseError;
 pub use listen::{Note, Notifications};
 pub use migrate::{Applied, MigrateError, Migration, migrate, schema_version};
-pub use tokio_postgres::Row;
+pub use tokio_postgres::{Error as RowError, Row};
 pub use tokio_postgres::types::{ToSql, Type};
 pub use transaction::Transaction;

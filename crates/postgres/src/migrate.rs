@@ -115,12 +115,14 @@ fn checked(schema: &str, found: i32, known: i32) -> Result<Applied, MigrateError
 }
 
 async fn version_in(transaction: &Transaction<'_>, schema: &str) -> Result<i32, DatabaseError> {
-    let table = format!("{schema}.migration");
-    let known = transaction.query("SELECT to_regclass($1) IS NOT NULL", &[(&table, Type::TEXT)]).await?;
-    if !known.first().is_some_and(|row| row.get(0)) {
+    // Not `to_regclass`, whose cache may not know yet what others committed during this transaction.
+    let sql = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = $1 AND c.relname = 'migration'";
+    if transaction.query(sql, &[(&schema, Type::TEXT)]).await?.is_empty() {
         return Ok(0);
     }
-    let rows = transaction.query(&format!("SELECT coalesce(max(version), 0) FROM {table}"), &[]).await?;
+    let sql = format!("SELECT coalesce(max(version), 0) FROM {schema}.migration");
+    let rows = transaction.query(&sql, &[]).await?;
     Ok(rows.first().map_or(0, |row| row.get(0)))
 }
 
@@ -133,7 +135,9 @@ async fn apply(transaction: &Transaction<'_>, schema: &str, step: &Migration) ->
 /// Returns the statements that make the schema, unless an operator has done so, and the table of versions.
 fn setup(schema: &str) -> String {
     format!(
-        "DO $$ BEGIN IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$;
+        "DO $$ BEGIN
+             IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = '{schema}') THEN CREATE SCHEMA {schema}; END IF;
+         END $$;
          CREATE TABLE IF NOT EXISTS {schema}.migration (
              version int PRIMARY KEY, name text NOT NULL, at timestamptz NOT NULL DEFAULT now());"
     )

@@ -184,10 +184,16 @@ mod tests {
     async fn certificates_are_checked_as_libpq_does() {
         let mut server = Postgres::start();
         let data = server.data();
-        let script = "cd \"$0\" && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=db.example \
-                      -addext subjectAltName=DNS:db.example -addext basicConstraints=critical,CA:TRUE -keyout server.key -out ca.pem && \
-                      cp ca.pem server.crt && chmod 600 server.key && chown --reference=PG_VERSION server.key server.crt && \
-                      echo 'ssl = on' >>postgresql.conf";
+        let script = r#"
+            set -e; cd "$0"
+            key='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
+            openssl req -x509 $key -days 2 -subj /CN=authority -addext basicConstraints=critical,CA:TRUE -keyout ca.key -out ca.pem
+            openssl req $key -subj /CN=db.example -keyout server.key -out server.csr
+            echo subjectAltName=DNS:db.example >server.ext
+            openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile server.ext -out server.crt
+            chmod 600 server.key; chown --reference=PG_VERSION server.key server.crt
+            echo 'ssl = on' >>postgresql.conf
+        "#;
         let made = std::process::Command::new("/bin/sh").args(["-c", script]).arg(&data).output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let plain = server.url("postgres");
