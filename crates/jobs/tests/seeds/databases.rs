@@ -7,9 +7,8 @@ use hostler_postgres::{Database, Options};
 
 use crate::postgres::Postgres;
 
-/// A database with the schema, and a connection to it.
+/// A database with the schema, and connections to it.
 pub struct Fresh {
-    pub url: String,
     pub db: Database,
     pub stores: Vec<Store>,
 }
@@ -25,7 +24,7 @@ pub async fn fresh(server: &Postgres, settings: &StoreSettings, instances: usize
     let url = server.database();
     let stores: Vec<Store> = (0..instances).map(|_| Store::new(connect(&url), settings.clone())).collect();
     stores[0].migrate().await.unwrap();
-    Fresh { db: connect(&url), url, stores }
+    Fresh { db: connect(&url), stores }
 }
 
 /// Runs a future to its end.

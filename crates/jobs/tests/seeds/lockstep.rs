@@ -229,6 +229,7 @@ impl Lockstep {
                 return Err(format!("results of {}: the store lists {found:?}, the model {wanted:?}", tree.job));
             }
         }
+        self.unsure.clear();
         Ok(())
     }
 
@@ -251,7 +252,6 @@ impl Lockstep {
             self.compare_retry(view.item, retry_at)?;
             found.push(view);
         }
-        self.unsure.clear();
         if found.iter().ne(ours.iter().copied()) {
             let wrong = found.iter().zip(ours).find(|(one, our)| one != *our);
             return Err(format!("items {} and {}, first difference {wrong:?}", found.len(), ours.len()));

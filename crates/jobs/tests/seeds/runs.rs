@@ -109,17 +109,17 @@ fn store_equals_model() {
 #[test]
 fn faults_planted_in_the_schema_are_found() {
     let server = Postgres::shared();
+    let run = |fault: &'static SqlFault| {
+        let found = block_on(compare(0..20, server, Some(fault)));
+        if let Some((seed, difference)) = &found {
+            let last: String = difference.lines().last().unwrap_or_default().chars().take(200).collect();
+            println!("{}: seed {seed}, {last}", fault.name);
+        }
+        found.is_none().then_some(fault.name)
+    };
+    let half = |first: usize| sql_faults::ALL.iter().skip(first).step_by(2).filter_map(run).collect::<Vec<_>>();
     let missed: Vec<&str> = std::thread::scope(|scope| {
-        let run = |fault: &'static SqlFault| {
-            let found = block_on(compare(0..20, server, Some(fault)));
-            if let Some((seed, difference)) = &found {
-                let last: String = difference.lines().last().unwrap_or_default().chars().take(200).collect();
-                println!("{}: seed {seed}, {last}", fault.name);
-            }
-            found.is_none().then_some(fault.name)
-        };
-        let half = |first: usize| sql_faults::ALL.iter().skip(first).step_by(2).filter_map(run).collect::<Vec<_>>();
-        let other = scope.spawn(move || half(1));
+        let other = scope.spawn(|| half(1));
         let mine = half(0);
         [mine, other.join().unwrap()].concat()
     });
