@@ -3,15 +3,21 @@
 //! | file | job |
 //! |---|---|
 //! | `types.rs` | the shapes of requests and answers |
-//! | `json.rs` | JSON that is passed through as text, and the check of it |
+//! | `json.rs` | JSON that is passed through as text |
 //! | `limits.rs` | the limits of requests, checked without I/O |
-//! | `ids.rs` | the ids of jobs, items and assignments, as text and as numbers |
+//! | `ids.rs` | the ids of items and assignments, as text and as numbers |
 //! | `feed.rs` | the templates that make a child's payload of a result |
 //! | `backoff.rs` | the delay after a failure |
-//! | `schema.rs` | the migrations |
-//! | `store.rs` | the transactions on the database |
+//! | `schema.rs`, `schema/` | the migrations: tables, and a function for each transaction |
+//! | `store.rs`, `store/` | the calls of these functions |
 //! | `sweeps.rs` | the periodic transactions |
 
+pub mod backoff;
+pub mod feed;
+pub mod ids;
 pub mod json;
+pub mod limits;
+pub mod schema;
 pub mod store;
+pub mod sweeps;
 pub mod types;
