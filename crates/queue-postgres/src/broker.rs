@@ -95,13 +95,11 @@ impl PostgresBroker {
         if !has_schema {
             return Err(QueueError::Refused(no_schema().to_owned()));
         }
-        for difference in differences {
-            let is_fatal = difference.is_missing() || difference.resource().starts_with("queue ");
-            match difference.finding(false) {
-                Some(finding) if is_fatal && finding.fatal => return Err(QueueError::Refused(finding.to_string())),
-                Some(finding) => tracing::warn!("{finding}"),
-                None => {}
+        for finding in differences.into_iter().filter_map(|one| one.finding(false)) {
+            if finding.fatal {
+                return Err(QueueError::Refused(finding.to_string()));
             }
+            tracing::warn!("{finding}");
         }
         Ok(())
     }
@@ -259,9 +257,8 @@ impl Provisioner for PostgresBroker {
             let wanted = self.wanted(spec);
             self.change(async |tx| topology::establish(tx, &wanted).await).await?;
             // Reads back what was written: a trigger or a rule of an operator may have prevented it.
-            if let (Some(left), _) = self.differences(spec).await.map(|(left, it)| (left.into_iter().next(), it))? {
-                let text = format!("{} differs after it was set: {}", left.resource().to_owned(), left.change());
-                return Err(QueueError::Refused(text));
+            if let Some(left) = self.differences(spec).await?.0.into_iter().next() {
+                return Err(QueueError::Refused(format!("a change has no effect: {}", left.change())));
             }
         }
         changes.iter().for_each(done);
