@@ -85,6 +85,8 @@ mod peek;
 #[cfg(test)]
 mod porting;
 #[cfg(test)]
+mod postgres;
+#[cfg(test)]
 mod provision;
 #[cfg(test)]
 mod rabbitmq;

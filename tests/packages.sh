@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the packages that the tests need on a bare Debian or Ubuntu: C and C++ compilers, Python, namespaces, a container engine.
+# Installs the packages that the tests need on a bare Debian or Ubuntu: C and C++ compilers, Python, namespaces, a container engine,
+# PostgreSQL with pgbouncer, which the tests start themselves.
 set -euo pipefail
 
 missing=()
@@ -10,9 +11,18 @@ command -v unshare >/dev/null || missing+=(util-linux)
 command -v dockerd >/dev/null || missing+=(docker.io iptables)
 command -v docker-init >/dev/null || missing+=(tini)
 command -v debootstrap >/dev/null || missing+=(debootstrap)
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing+=(postgresql)
+[ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)
 if [ ${#missing[@]} -gt 0 ]; then
   as_root=""
   [ "$(id -u)" = 0 ] || as_root=sudo
+  # Lets no package start its service, unless somebody has a rule for that already.
+  rule=/usr/sbin/policy-rc.d
+  if [ ! -e $rule ]; then
+    printf '#!/bin/sh\nexit 101\n' | $as_root tee $rule >/dev/null
+    $as_root chmod 755 $rule
+    trap '$as_root rm $rule' EXIT
+  fi
   $as_root apt-get update -qq
   $as_root apt-get install -y -qq --no-install-recommends "${missing[@]}"
 fi

@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// Print the changes and make none
     #[arg(long)]
     plan: bool,
-    /// Print the permissions that users of RabbitMQ need, and contact no server
+    /// Print the permissions that users of the service need, and contact no server
     #[arg(long, conflicts_with = "plan")]
     permissions: bool,
     #[command(flatten)]

@@ -7,7 +7,7 @@
 //! comment such as `# hostler.toml` is written to that file. A comment `<!-- not run … -->` or `<!-- measured -->` before a block exempts
 //! it. `pip` is that of the environment that `tests/servers.sh` has made, and finds nothing left to do; `cargo install` does nothing.
 //! `apt-get install rabbitmq-server` starts the server that `tests/servers.sh` has made, at RabbitMQ's own port, as Debian's package
-//! does. `docker` is a client of the tests' own engine, which builds without a network; where no engine can start, its blocks are
+//! does; `apt-get install postgresql` starts a server of the tests at PostgreSQL's own port, whose administrator `sudo` stands for. `docker` is a client of the tests' own engine, which builds without a network; where no engine can start, its blocks are
 //! not run, and that is said.
 
 use std::fs;
@@ -25,6 +25,7 @@ use crate::support::engine::Engine;
 use crate::support::hostler::{Host, until};
 use crate::support::nats::Version;
 use crate::support::postgres::Postgres;
+use crate::support::proxy::Proxy;
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::installed;
 use crate::support::toolchains::programs;
@@ -33,7 +34,7 @@ use crate::support::toolchains::programs;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pages whose commands are run. On all others, each command is exempt.
-const RUN: [&str; 9] = [
+const RUN: [&str; 10] = [
     "README.md",
     "book/src/getting-started.md",
     "book/src/languages/README.md",
@@ -41,6 +42,7 @@ const RUN: [&str; 9] = [
     "book/src/rabbitmq/five-minutes.md",
     "book/src/nats/five-minutes.md",
     "book/src/jobs.md",
+    "book/src/postgres/five-minutes.md",
     "book/src/container.md",
     "book/src/ecs.md",
 ];
@@ -73,11 +75,26 @@ const EXPORT_DATABASE: &str = "export HOSTLER_JOBS__DATABASE=";
 /// Port of RabbitMQ in AMQP's URLs.
 const AMQP_PORT: u16 = 5672;
 
+/// Command that installs PostgreSQL.
+const INSTALL_POSTGRES: &str = "apt-get install postgresql";
+
+/// Port of PostgreSQL in URLs.
+const POSTGRES_PORT: u16 = 5432;
+
+/// A `sudo` that lets the administrator of the tests' server run SQL.
+const SUDO: &str = r#"#!/bin/sh
+case "$*" in
+"-u postgres psql "*) shift 3 && exec psql -X -h 127.0.0.1 -U postgres "$@" ;;
+esac
+echo "no page runs: sudo $*" >&2; exit 1
+"#;
+
 /// A folder that looks like the repository, for commands that write.
 fn workplace() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("bin")).unwrap();
-    for (name, text) in [("docker", DOCKER.replace("ROOT", ROOT)), ("cargo", CARGO.to_owned())] {
+    let stubs = [("docker", DOCKER.replace("ROOT", ROOT)), ("cargo", CARGO.to_owned()), ("sudo", SUDO.to_owned())];
+    for (name, text) in stubs {
         let program = folder.path().join("bin").join(name);
         fs::write(&program, text).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -222,7 +239,7 @@ fn every_command_works(page: &str) {
     let engine = if blocks.iter().any(of_docker) { Engine::get() } else { None };
     let mut exports = engine.map_or_else(String::new, |engine| format!("export DOCKER_HOST={}\n", engine.host));
     let (mut host, mut service): (Option<Host>, Option<Host>) = (None, None);
-    let (mut servers, mut rabbitmq) = (Vec::new(), None);
+    let (mut servers, mut rabbitmq, mut postgres) = (Vec::new(), None, None);
     for (index, block) in blocks.iter().enumerate().filter(|(_, block)| !block.exempt) {
         let script = &block.text;
         match block.kind.as_str() {
@@ -241,6 +258,10 @@ fn every_command_works(page: &str) {
                 exports += &format!("{EXPORT_DATABASE}{}\n", Postgres::shared().database());
             }
             "sh" if script == INSTALL_RABBITMQ => rabbitmq = Some(RabbitMq::at(AMQP_PORT)),
+            "sh" if script == INSTALL_POSTGRES => {
+                let server = Postgres::start();
+                postgres = Some((Proxy::of_bytes(POSTGRES_PORT, server.port()), server));
+            }
             "toml" => {
                 if let Some(name) = named(script) {
                     run(folder.path(), &exports, &format!("cat >{name} <<'END'\n{script}\nEND"), None);
@@ -269,7 +290,7 @@ fn every_command_works(page: &str) {
     }
     stop(host);
     stop(service);
-    drop(rabbitmq);
+    drop((rabbitmq, postgres));
 }
 
 #[test]
@@ -305,6 +326,11 @@ fn commands_of_nats() {
 #[test]
 fn commands_of_jobs() {
     every_command_works("book/src/jobs.md");
+}
+
+#[test]
+fn commands_of_postgres() {
+    every_command_works("book/src/postgres/five-minutes.md");
 }
 
 #[test]

@@ -7,12 +7,14 @@ use hostler_queue::fake::{self, FakeBroker};
 use hostler_queue::{DEDUPE_WINDOW, Provisioner};
 use hostler_queue_embedded::{self as embedded, EmbeddedBroker, Options};
 use hostler_queue_nats::{self as nats, NatsBroker};
+use hostler_queue_postgres::{self as postgres, PostgresBroker};
 use hostler_queue_rabbitmq::{self as rabbitmq, RabbitBroker};
 use hostler_queue_sqs::{self as sqs, SqsBroker};
 use tempfile::TempDir;
 
 use super::{Counts, Harness, Traits, abilities, ability, cases, suite};
 use crate::support::nats::{Nats, Version};
+use crate::support::postgres::Postgres;
 use crate::support::rabbitmq::RabbitMq;
 use crate::support::servers::{Kind, Server, unique};
 
@@ -170,6 +172,29 @@ impl<const VERSION: usize> Harness for JetStream<VERSION> {
     }
 }
 
+/// A database of its own for each harness, on one server that all tests share.
+pub struct Database(String);
+
+impl Harness for Database {
+    const TICK: Duration = Duration::from_millis(500);
+    const DEDUPE_WINDOW: Duration = Duration::from_millis(250);
+    const MAX_MESSAGE: usize = postgres::MAX_MESSAGE;
+
+    async fn start() -> Self {
+        Self(tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap())
+    }
+
+    async fn broker(&self) -> Arc<dyn Provisioner> {
+        let options = postgres::Options {
+            url: self.0.clone(),
+            create_missing: true,
+            dedupe_window: Self::DEDUPE_WINDOW,
+            ..postgres::Options::default()
+        };
+        Arc::new(PostgresBroker::connect(options).await.unwrap())
+    }
+}
+
 macro_rules! of_our_own {
     ($driver:ident: $harness:ty, $test:meta) => {
         abilities!($driver: $harness, $test; dedupe dedupe_in_order reorder one_of_a_group delay_in_order refilter
@@ -181,6 +206,8 @@ suite!(embedded_queue: Embedded, tokio::test);
 of_our_own!(embedded_queue_abilities: Embedded, tokio::test);
 suite!(fake_queue: Fake, tokio::test(start_paused = true));
 of_our_own!(fake_queue_abilities: Fake, tokio::test(start_paused = true));
+suite!(postgres_queue: Database, tokio::test);
+of_our_own!(postgres_queue_abilities: Database, tokio::test);
 suite!(sqs_on_localstack: Aws<LOCALSTACK>, tokio::test);
 abilities!(sqs_on_localstack_abilities: Aws<LOCALSTACK>, tokio::test; dedupe_in_order);
 suite!(sqs_on_ministack: Aws<MINISTACK>, tokio::test);

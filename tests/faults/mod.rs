@@ -40,7 +40,7 @@ fn is_empty(world: &World) {
 
 /// As many messages were handled as were sent, and each was finished once. It was handled again only where the log tells that the
 /// earlier attempt was released, or lost its lease.
-fn accounted(sent: usize, lines: &[Value]) {
+pub fn accounted(sent: usize, lines: &[Value]) {
     let mut by_id = BTreeMap::<&str, Vec<&Value>>::new();
     for line in lines.iter().filter(|line| line.get("outcome").is_some()) {
         by_id.entry(line["message_id"].as_str().unwrap()).or_default().push(line);

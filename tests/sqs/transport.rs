@@ -8,6 +8,7 @@ use std::thread;
 use serde_json::json;
 
 use super::WORK;
+use crate::support::certificate::self_signed;
 use crate::support::hostler::{PATIENCE, World};
 use crate::support::scripted::{Answer, Scripted};
 use crate::support::servers::installed;
@@ -96,12 +97,7 @@ impl Drop for Ends {
 #[test]
 fn tls_trusts_the_roots_that_the_environment_names() {
     let (server, folder) = (service(), tempfile::tempdir().unwrap());
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
-    openssl.args(["-subj", "/CN=sqs", "-addext", "subjectAltName=IP:127.0.0.1"]);
-    openssl.args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "key.pem", "-out", "cert.pem"]);
-    let made = openssl.current_dir(&folder).output().unwrap();
-    assert!(made.status.success(), "{made:?}");
+    self_signed(folder.path(), "sqs");
     let mut python = Command::new(installed("clients").join("bin/python"));
     python.args(["-c", TERMINATOR, server.endpoint().rsplit(':').next().unwrap()]).current_dir(&folder);
     let mut terminator = Ends(python.stdout(Stdio::piped()).spawn().unwrap());

@@ -7,6 +7,7 @@ use std::process::{Child, Command};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::certificate::self_signed;
 use super::hostler::{PATIENCE, until};
 use super::servers::{installed, keeper, tail};
 
@@ -48,12 +49,7 @@ impl Collector {
     /// Starts a collector that accepts gRPC only over TLS. Clients must be configured to trust its certificate.
     pub fn behind_tls() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut openssl = Command::new("openssl");
-        openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]);
-        openssl.args(["-subj", "/CN=collector", "-addext", "subjectAltName=IP:127.0.0.1"]);
-        openssl.args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "key.pem", "-out", "cert.pem"]);
-        let output = openssl.current_dir(&folder).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
+        self_signed(folder.path(), "collector");
         Self::start_in(folder, &["key.pem", "cert.pem"])
     }
 

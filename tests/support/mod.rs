@@ -1,5 +1,6 @@
 //! Shared code of the black-box tests.
 
+pub mod certificate;
 pub mod cgroup;
 pub mod collector;
 pub mod ecs;

@@ -155,7 +155,7 @@ pub struct Postgres {
     pub prefix: String,
     /// Treatment of tables and queues that are missing when the host starts.
     pub provision: Provision,
-    /// Maximum number of connections of this process: 1 to 16.
+    /// Maximum number of connections of this process: 1 to 16, without the one that listens.
     pub connections: usize,
 }
 

@@ -38,5 +38,5 @@ pub(super) const CONNECTIONS: Key = key(
     "queue.postgres.connections",
     Kind::Integer { min: 1, max: 16 },
     DefaultValue::Value("4"),
-    "Number of connections that a process opens at most.",
+    "Number of connections that a process opens at most, beside the one by which it learns of new messages.",
 );
