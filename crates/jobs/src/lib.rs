@@ -3,22 +3,29 @@
 //! | file | job |
 //! |---|---|
 //! | `types.rs` | the shapes of requests and answers |
-//! | `json.rs` | JSON that is passed through as text, and the check of it |
+//! | `json.rs` | JSON that is passed through as text |
 //! | `limits.rs` | the limits of requests, checked without I/O |
-//! | `ids.rs` | the ids of jobs, items and assignments, as text and as numbers |
+//! | `ids.rs` | the ids of items and assignments, as text and as numbers |
 //! | `feed.rs` | the templates that make a child's payload of a result |
 //! | `backoff.rs` | the delay after a failure |
-//! | `schema.rs` | the migrations |
-//! | `store.rs` | the transactions on the database |
+//! | `schema.rs`, `schema/` | the migrations: tables, and a function for each transaction |
+//! | `store.rs`, `store/` | the calls of these functions |
 //! | `sweeps.rs` | the periodic transactions |
-//! | `api.rs` | the HTTP API |
-//! | `callbacks.rs` | the delivery of callbacks |
-//! | `server.rs` | the listener, and all parts together |
+//! | `api.rs`, `api/` | the HTTP API |
+//! | `callbacks.rs`, `callbacks/` | the delivery of callbacks |
+//! | `hex.rs` | bytes as hexadecimal digits |
+//! | `server.rs`, `server/` | the listener, and all parts together |
 
 pub mod api;
+pub mod backoff;
 pub mod callbacks;
+pub mod feed;
 mod hex;
+pub mod ids;
 pub mod json;
+pub mod limits;
+pub mod schema;
 pub mod server;
 pub mod store;
+pub mod sweeps;
 pub mod types;

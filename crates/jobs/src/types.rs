@@ -270,7 +270,7 @@ pub struct Assigned {
 }
 
 /// The body of `POST /claim`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The types of jobs, 1 to 100 of them.

@@ -32,22 +32,34 @@ BEGIN
     RETURN QUERY SELECT u.seq, u.token FROM unnest(given, tokens) u (seq, token);
 END $$;
 
--- The items of assignments, in the order of `p_seqs`.
+-- The failures of an item as JSON text, the oldest first.
+CREATE FUNCTION hostler_jobs.failures_of(p_day int, p_seq bigint) RETURNS text
+LANGUAGE sql STABLE SET search_path = hostler_jobs, pg_temp AS $$
+    SELECT json_agg(json_build_object('error', f.error, 'worker_id', f.worker, 'at', rfc3339(f.at)) ORDER BY f.at, f.token)::text
+    FROM failure f WHERE f.day = p_day AND f.seq = p_seq
+$$;
+
+-- The items of assignments, in the order of `p_seqs`. Volatile, so that it sees the assignments that `claim` made in the same
+-- statement.
 CREATE FUNCTION hostler_jobs.assigned_items(p_seqs bigint[], p_tokens bigint[])
 RETURNS TABLE (seq bigint, token bigint, day int, id text, job_id text, root_id text, type text, payload text, metadata text,
     dedupe_key text, serialize_key text, priority smallint, failures text)
-LANGUAGE sql STABLE SET search_path = hostler_jobs, pg_temp
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT a.seq, a.token, a.day, i.id, j.id, r.id, t.name, i.payload::text, i.metadata::text, i.dedupe_key, i.serialize_key,
-        i.priority, CASE WHEN a.fails > 0 THEN failures_of(a.day, a.seq) END
+        i.priority, CASE WHEN f.any THEN failures_of(a.day, a.seq) END
     FROM unnest(p_seqs, p_tokens) WITH ORDINALITY g (seq, token, n)
     CROSS JOIN LATERAL (SELECT * FROM assignment a WHERE a.seq = g.seq AND a.token = g.token LIMIT 1) a
     CROSS JOIN LATERAL (SELECT * FROM item i WHERE i.day = a.day AND i.seq = a.seq LIMIT 1) i
     CROSS JOIN LATERAL (SELECT * FROM job j WHERE j.num = a.job LIMIT 1) j
     CROSS JOIN LATERAL (SELECT * FROM job r WHERE r.num = j.root LIMIT 1) r
     CROSS JOIN LATERAL (SELECT * FROM job_type t WHERE t.id = j.type LIMIT 1) t
-    ORDER BY g.n
-$$;
+    CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM failure f WHERE f.day = a.day AND f.seq = a.seq) AS any) f
+    ORDER BY g.n;
+END $$;
 
 -- Gives one item to a worker. Returns `given`, or the reason against it: `missing`, `done`, `assigned`, `retry_at`,
 -- `serialize_key`; `moving` if the item is changing places: try again.
@@ -89,26 +101,27 @@ END $$;
 
 -- Extends assignments. Returns those that are alive.
 -- Locks: rows of `assignment`, in the order of `p_seqs`, which the caller sorts.
-CREATE FUNCTION hostler_jobs.heartbeat(p_seqs bigint[], p_tokens bigint[]) RETURNS SETOF bigint
+CREATE FUNCTION hostler_jobs.heartbeat(p_seqs bigint[], p_tokens bigint[]) RETURNS TABLE (seq bigint, token bigint)
 LANGUAGE sql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
     UPDATE assignment a SET beat_at = clock_timestamp()
     FROM unnest(p_seqs, p_tokens) g (seq, token)
     WHERE a.seq = g.seq AND a.token = g.token AND EXISTS (SELECT FROM job j WHERE j.num = a.job)
-    RETURNING a.seq
+    RETURNING a.seq, a.token
 $$;
 
 -- Gives items back without a failure. Returns those that were alive.
 -- Locks: rows of `assignment`, in the order of `p_seqs`, which the caller sorts.
-CREATE FUNCTION hostler_jobs.release(p_seqs bigint[], p_tokens bigint[]) RETURNS SETOF bigint
+CREATE FUNCTION hostler_jobs.release(p_seqs bigint[], p_tokens bigint[]) RETURNS TABLE (seq bigint, token bigint)
 LANGUAGE sql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
     WITH back AS (
         DELETE FROM assignment a USING unnest(p_seqs, p_tokens) g (seq, token)
         WHERE a.seq = g.seq AND a.token = g.token AND EXISTS (SELECT FROM job j WHERE j.num = a.job)
         RETURNING a.*
+    ), line AS (
+        INSERT INTO ready (type, priority, seq, day, job, fails, key)
+        SELECT b.type, b.priority, b.seq, b.day, b.job, b.fails, b.key FROM back b
     )
-    INSERT INTO ready (type, priority, seq, day, job, fails, key)
-    SELECT b.type, b.priority, b.seq, b.day, b.job, b.fails, b.key FROM back b
-    RETURNING seq
+    SELECT b.seq, b.token FROM back b
 $$;

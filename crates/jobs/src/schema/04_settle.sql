@@ -1,12 +1,5 @@
 -- Settling: results, failures, missed heartbeats.
 
--- The failures of an item as JSON text, the oldest first.
-CREATE FUNCTION hostler_jobs.failures_of(p_day int, p_seq bigint) RETURNS text
-LANGUAGE sql STABLE SET search_path = hostler_jobs, pg_temp AS $$
-    SELECT json_agg(json_build_object('error', f.error, 'worker_id', f.worker, 'at', rfc3339(f.at)) ORDER BY f.at, f.token)::text
-    FROM failure f WHERE f.day = p_day AND f.seq = p_seq
-$$;
-
 -- Passes serialize keys on: the items given have ended, the next of each key becomes ready.
 -- Locks: the rows of the keys, in the order of keys.
 CREATE FUNCTION hostler_jobs.pass_on(p_keys text[], p_seqs bigint[]) RETURNS void

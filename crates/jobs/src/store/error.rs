@@ -2,6 +2,8 @@
 
 use hostler_postgres::{DatabaseError, MigrateError};
 
+use crate::limits::Fault;
+
 /// The reason that the store did not do as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -52,5 +54,11 @@ impl StoreError {
     /// Whether the same call may succeed a moment later.
     pub fn is_retryable(&self) -> bool {
         matches!(self, StoreError::Database(error) if error.is_retryable())
+    }
+}
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> StoreError {
+        StoreError::Invalid { field: fault.field, detail: fault.detail }
     }
 }

@@ -1,0 +1,16 @@
+//! The migrations of the job service's schema. A released file never changes: a change is a new file.
+
+use hostler_postgres::Migration;
+
+/// The schema's name.
+pub const SCHEMA: &str = "hostler_jobs";
+
+/// All migrations, the oldest first.
+pub const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, name: "tables", sql: include_str!("schema/01_tables.sql") },
+    Migration { version: 2, name: "create", sql: include_str!("schema/02_create.sql") },
+    Migration { version: 3, name: "claim", sql: include_str!("schema/03_claim.sql") },
+    Migration { version: 4, name: "settle", sql: include_str!("schema/04_settle.sql") },
+    Migration { version: 5, name: "fold", sql: include_str!("schema/05_fold.sql") },
+    Migration { version: 6, name: "reads", sql: include_str!("schema/06_reads.sql") },
+];

@@ -1,0 +1,177 @@
+//! Calls of the schema's functions: retried after deadlocks, and answered once under an idempotency key.
+
+use std::time::Duration;
+
+use hostler_postgres::{DatabaseError, Param, Row, Type, migrate};
+
+use crate::schema::{MIGRATIONS, SCHEMA};
+use crate::store::{Store, StoreError};
+
+/// The most attempts of a transaction that meets deadlocks or conflicts.
+const ATTEMPTS: u32 = 12;
+
+/// The SQLSTATE of a row for whose day there is no partition.
+const NO_PARTITION: &str = "23514";
+
+/// A client's key for a request that it may repeat, and a digest of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// The key, 200 bytes at most. The caller adds the role or the route if keys are to be separate.
+    pub key: String,
+    /// A digest of the route and the body. Another request under the key is a fault of the field `Idempotency-Key`.
+    pub hash: String,
+}
+
+/// The answer under an idempotency key.
+pub(crate) enum Answer {
+    /// The request was executed.
+    New(Vec<Row>),
+    /// The request was executed before: this was stored.
+    Known(String),
+}
+
+impl Store {
+    /// Brings the schema up to date, and makes the partitions of the next days.
+    ///
+    /// # Errors
+    /// [`StoreError::Migrate`] if the database cannot be brought up to date.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        migrate(&self.db, SCHEMA, MIGRATIONS).await?;
+        self.partitions().await
+    }
+
+    /// Checks that the database answers.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`] if it does not.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.db.client().await?.query("SELECT 1", &[]).await?;
+        Ok(())
+    }
+
+    /// Executes a statement as a transaction. Tries again after deadlocks and conflicts.
+    pub(crate) async fn call(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+        let mut attempt = 0;
+        loop {
+            let answer = self.db.client().await?.query(sql, params).await;
+            match answer {
+                Ok(rows) => return Ok(rows),
+                Err(error) => self.next_attempt(error, &mut attempt).await?,
+            }
+        }
+    }
+
+    /// Executes a statement, unless it was executed under the key before, and stores its answer.
+    pub(crate) async fn call_once(
+        &self,
+        key: &IdempotencyKey,
+        sql: &str,
+        params: &[Param<'_>],
+        answer: impl Fn(&[Row]) -> Result<String, StoreError>,
+    ) -> Result<Answer, StoreError> {
+        crate::limits::key("Idempotency-Key", &key.key)?;
+        let mut attempt = 0;
+        loop {
+            match self.try_once(key, sql, params, &answer).await {
+                // Under the key, a request that may have been executed can be repeated.
+                Err(StoreError::Database(DatabaseError::UnknownFate)) if attempt < ATTEMPTS => attempt += 1,
+                Err(StoreError::Database(error)) => self.next_attempt(error, &mut attempt).await?,
+                ended => return ended,
+            }
+        }
+    }
+
+    async fn try_once(
+        &self,
+        key: &IdempotencyKey,
+        sql: &str,
+        params: &[Param<'_>],
+        answer: &impl Fn(&[Row]) -> Result<String, StoreError>,
+    ) -> Result<Answer, StoreError> {
+        let mut client = self.db.client().await?;
+        let transaction = client.transaction().await?;
+        let insert = "INSERT INTO hostler_jobs.idempotency (key, hash) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+        let inserted = transaction.execute(insert, &[(&key.key, Type::TEXT), (&key.hash, Type::TEXT)]).await?;
+        if inserted == 0 {
+            let select = "SELECT hash, answer FROM hostler_jobs.idempotency WHERE key = $1";
+            let rows = transaction.query(select, &[(&key.key, Type::TEXT)]).await?;
+            transaction.commit().await?;
+            let Some(row) = rows.first() else {
+                return Err(StoreError::Unexpected("an idempotency key is gone".to_owned()));
+            };
+            if row.get::<_, String>(0) != key.hash {
+                return Err(StoreError::invalid("Idempotency-Key", "was used for another request"));
+            }
+            return Ok(Answer::Known(row.get::<_, Option<String>>(1).unwrap_or_default()));
+        }
+        let rows = transaction.query(sql, params).await?;
+        let text = answer(&rows)?;
+        let update = "UPDATE hostler_jobs.idempotency SET answer = $2 WHERE key = $1";
+        transaction.execute(update, &[(&key.key, Type::TEXT), (&text, Type::TEXT)]).await?;
+        transaction.commit().await?;
+        Ok(Answer::New(rows))
+    }
+
+    /// Waits before another attempt, or returns the error if there is to be none.
+    async fn next_attempt(&self, error: DatabaseError, attempt: &mut u32) -> Result<(), StoreError> {
+        let code = error.code().unwrap_or_default();
+        let is_conflict = matches!(error, DatabaseError::Busy { .. }) && code.starts_with("40");
+        let lacks_partition = code == NO_PARTITION;
+        *attempt += 1;
+        if *attempt >= ATTEMPTS || !(is_conflict || lacks_partition) {
+            return Err(error.into());
+        }
+        if lacks_partition {
+            return self.partitions().await;
+        }
+        let longest = 1_u64 << (*attempt).min(8);
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=longest))).await;
+        Ok(())
+    }
+
+    /// Makes the partitions of the days around today.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`] if the database fails.
+    pub async fn partitions(&self) -> Result<(), StoreError> {
+        let sql = "SELECT hostler_jobs.make_partitions(hostler_jobs.today() - 1, hostler_jobs.today() + 2)";
+        self.db.client().await?.query(sql, &[]).await?;
+        Ok(())
+    }
+
+    /// The numbers of types, in order. Unknown ones are created.
+    pub(crate) async fn type_ids(&self, names: &[&str]) -> Result<Vec<i32>, StoreError> {
+        let missing: Vec<&str> = names.iter().copied().filter(|name| self.known_type(name).is_none()).collect();
+        if !missing.is_empty() {
+            let insert = "INSERT INTO hostler_jobs.job_type (name) SELECT DISTINCT n FROM unnest($1) n ORDER BY n ON CONFLICT DO NOTHING";
+            let select = "SELECT name, id FROM hostler_jobs.job_type WHERE name = ANY ($1)";
+            // Looked for first: a conflict would use up a number.
+            if self.learn_types(select, &missing).await? < missing.len() {
+                self.call(insert, &[(&missing, Type::TEXT_ARRAY)]).await?;
+                self.learn_types(select, &missing).await?;
+            }
+        }
+        let all = names.iter().map(|name| self.known_type(name));
+        all.collect::<Option<_>>().ok_or_else(|| StoreError::Unexpected("a type has no number".to_owned()))
+    }
+
+    /// The number of a type; `None` if no job ever had it.
+    pub(crate) async fn type_id(&self, name: &str) -> Result<Option<i32>, StoreError> {
+        if self.known_type(name).is_none() {
+            self.learn_types("SELECT name, id FROM hostler_jobs.job_type WHERE name = ANY ($1)", &[name]).await?;
+        }
+        Ok(self.known_type(name))
+    }
+
+    fn known_type(&self, name: &str) -> Option<i32> {
+        self.types.lock().ok()?.get(name).copied()
+    }
+
+    async fn learn_types(&self, select: &str, names: &[&str]) -> Result<usize, StoreError> {
+        let rows = self.call(select, &[(&names, Type::TEXT_ARRAY)]).await?;
+        if let Ok(mut types) = self.types.lock() {
+            types.extend(rows.iter().map(|row| (row.get(0), row.get(1))));
+        }
+        Ok(rows.len())
+    }
+}

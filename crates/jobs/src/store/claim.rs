@@ -1,0 +1,179 @@
+//! Claiming, assigning, heartbeats, release.
+
+use hostler_postgres::{Param, Row, Type};
+
+use crate::ids::{AssignmentRef, ItemRef};
+use crate::json::RawJson;
+use crate::limits::{self, MAX_ASSIGNMENTS, MAX_CLAIM};
+use crate::store::{Store, StoreError};
+use crate::types::{Assigned, FailureRow, ItemRow, ItemState};
+
+/// Claims, and reads the items in the same round trip.
+const CLAIM: &str = "SELECT i.* FROM (SELECT array_agg(c.seq ORDER BY c.n), array_agg(c.token ORDER BY c.n) \
+    FROM hostler_jobs.claim($1, $2, $3, $4) WITH ORDINALITY c (seq, token, n)) g (seqs, tokens) \
+    CROSS JOIN LATERAL hostler_jobs.assigned_items(g.seqs, g.tokens) i WHERE g.seqs IS NOT NULL";
+
+/// The attempts to assign an item that is changing places.
+const MOVES: u32 = 20;
+
+impl Store {
+    /// Assigns up to `max` available items of the types to a worker, those with the lowest priorities first.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if there are no types, or a limit is broken; [`StoreError::Database`] if none could be assigned.
+    pub async fn claim(&self, types: &[String], worker: &str, max: usize) -> Result<Vec<Assigned>, StoreError> {
+        limits::key("worker_id", worker)?;
+        if types.is_empty() || types.len() > 100 {
+            return Err(StoreError::invalid("types", "has to have 1 to 100 types"));
+        }
+        if max == 0 || max > MAX_CLAIM {
+            return Err(StoreError::invalid("max", format!("has to be from 1 to {MAX_CLAIM}")));
+        }
+        let mut given = Vec::new();
+        // Each time another type comes first, so that none starves.
+        let first = fastrand::usize(..types.len());
+        for kind in types.iter().cycle().skip(first).take(types.len()) {
+            limits::kind("types", kind)?;
+            match self.claim_type(kind, worker, max - given.len()).await {
+                Ok(more) => given.extend(more),
+                Err(error) if given.is_empty() => return Err(error),
+                // What was assigned has to reach the worker.
+                Err(_) => break,
+            }
+            if given.len() >= max {
+                break;
+            }
+        }
+        Ok(given)
+    }
+
+    async fn claim_type(&self, kind: &str, worker: &str, max: usize) -> Result<Vec<Assigned>, StoreError> {
+        let Some(number) = self.type_id(kind).await? else { return Ok(Vec::new()) };
+        let max = i32::try_from(max).unwrap_or(i32::MAX);
+        let salt = fastrand::i64(..);
+        let params: [Param<'_>; 4] =
+            [(&number, Type::INT4), (&worker, Type::TEXT), (&max, Type::INT4), (&salt, Type::INT8)];
+        let rows = self.call(CLAIM, &params).await?;
+        rows.iter().map(|row| self.assigned(row)).collect()
+    }
+
+    /// Assigns an item to a worker.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; [`StoreError::Conflict`] with the reason `assigned`, `done`, `retry_at` or `serialize_key`.
+    pub async fn assign(&self, item: &str, worker: &str) -> Result<Assigned, StoreError> {
+        limits::key("worker_id", worker)?;
+        let no_item = || StoreError::NotFound { what: "item", id: item.to_owned() };
+        let place = self.item_ref(item).await?.ok_or_else(no_item)?;
+        for _ in 0..MOVES {
+            let salt = fastrand::i64(..);
+            let params: [Param<'_>; 4] =
+                [(&place.day, Type::INT4), (&place.seq, Type::INT8), (&worker, Type::TEXT), (&salt, Type::INT8)];
+            let rows = self.call("SELECT outcome, token FROM hostler_jobs.assign($1, $2, $3, $4)", &params).await?;
+            let row = rows.first().ok_or_else(no_item)?;
+            let reason = match row.get::<_, &str>(0) {
+                "given" => return self.assigned_item(place.seq, row.get(1)).await,
+                "moving" => continue,
+                "done" => "done",
+                "assigned" => "assigned",
+                "retry_at" => "retry_at",
+                "serialize_key" => "serialize_key",
+                _ => return Err(no_item()),
+            };
+            return Err(StoreError::Conflict { reason, job_id: None });
+        }
+        Err(StoreError::Conflict { reason: "assigned", job_id: None })
+    }
+
+    async fn assigned_item(&self, seq: i64, token: i64) -> Result<Assigned, StoreError> {
+        let (seqs, tokens) = (vec![seq], vec![token]);
+        let params: [Param<'_>; 2] = [(&seqs, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY)];
+        let rows = self.call("SELECT * FROM hostler_jobs.assigned_items($1, $2)", &params).await?;
+        let row = rows.first().ok_or(StoreError::Gone)?;
+        self.assigned(row)
+    }
+
+    /// Finds an item by its id.
+    pub(crate) async fn item_ref(&self, id: &str) -> Result<Option<ItemRef>, StoreError> {
+        if let Some(place) = ItemRef::parse(id) {
+            return Ok(Some(place));
+        }
+        if limits::key("id", id).is_err() {
+            return Ok(None);
+        }
+        let sql = "SELECT day, seq FROM hostler_jobs.item_id WHERE id = $1";
+        let rows = self.call(sql, &[(&id, Type::TEXT)]).await?;
+        Ok(rows.first().map(|row| ItemRef { day: row.get(0), seq: row.get(1) }))
+    }
+
+    /// Extends assignments by the database's clock. Returns those that have ended.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if there are more than 10,000; [`StoreError::Database`].
+    pub async fn heartbeat(&self, assignments: &[String]) -> Result<Vec<String>, StoreError> {
+        self.ended_of(assignments, "SELECT seq, token FROM hostler_jobs.heartbeat($1, $2)").await
+    }
+
+    /// Gives items back without a failure. Returns the assignments that had ended.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if there are more than 10,000; [`StoreError::Database`].
+    pub async fn release(&self, assignments: &[String]) -> Result<Vec<String>, StoreError> {
+        self.ended_of(assignments, "SELECT seq, token FROM hostler_jobs.release($1, $2)").await
+    }
+
+    /// Calls a function on assignments, which returns the numbers of those that are alive. Returns the others.
+    async fn ended_of(&self, assignments: &[String], sql: &str) -> Result<Vec<String>, StoreError> {
+        if assignments.len() > MAX_ASSIGNMENTS {
+            return Err(StoreError::invalid("assignment_ids", format!("has {MAX_ASSIGNMENTS} entries at most")));
+        }
+        let mut places: Vec<AssignmentRef> = assignments.iter().filter_map(|id| AssignmentRef::parse(id)).collect();
+        // Sorted, so that two calls lock rows in the same order.
+        places.sort_unstable_by_key(|place| (place.item.seq, place.token));
+        places.dedup();
+        let seqs: Vec<i64> = places.iter().map(|place| place.item.seq).collect();
+        let tokens: Vec<i64> = places.iter().map(|place| place.token).collect();
+        let params: [Param<'_>; 2] = [(&seqs, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY)];
+        let rows = self.call(sql, &params).await?;
+        let alive: std::collections::HashSet<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let is_alive = |id: &String| {
+            AssignmentRef::parse(id).is_some_and(|place| alive.contains(&(place.item.seq, place.token)))
+        };
+        Ok(assignments.iter().filter(|id| !is_alive(id)).cloned().collect())
+    }
+
+    fn assigned(&self, row: &Row) -> Result<Assigned, StoreError> {
+        let item = ItemRef { day: row.get(2), seq: row.get(0) };
+        let place = AssignmentRef { item, token: row.get(1) };
+        let failures: Option<String> = row.get(12);
+        Ok(Assigned {
+            assignment_id: place.to_string(),
+            heartbeat_seconds: self.settings.heartbeat.as_secs().max(1),
+            item: ItemRow {
+                id: row.get::<_, Option<String>>(3).unwrap_or_else(|| item.to_string()),
+                job_id: row.get(4),
+                root_id: row.get(5),
+                kind: row.get(6),
+                payload: stored(row.get(7))?,
+                state: ItemState::Assigned,
+                result: RawJson::null(),
+                failures: failures.map_or(Ok(Vec::new()), |text| stored_failures(&text))?,
+                retry_at: None,
+                dedupe_key: row.get(9),
+                serialize_key: row.get(10),
+                priority: row.get(11),
+                metadata: row.get::<_, Option<String>>(8).map_or_else(|| Ok(RawJson::object()), stored)?,
+            },
+        })
+    }
+}
+
+/// Reads JSON of the database.
+pub(crate) fn stored(text: String) -> Result<RawJson, StoreError> {
+    RawJson::parse(text).map_err(|error| StoreError::Unexpected(error.to_string()))
+}
+
+/// Reads the failures of an item.
+pub(crate) fn stored_failures(text: &str) -> Result<Vec<FailureRow>, StoreError> {
+    serde_json::from_str(text).map_err(|error| StoreError::Unexpected(error.to_string()))
+}

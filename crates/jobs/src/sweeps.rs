@@ -1,0 +1,71 @@
+//! The periodic transactions: any number of processes may run them on one database.
+
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::store::{Store, StoreError};
+
+/// The period of folding counters.
+const FOLD: Duration = Duration::from_millis(50);
+/// The period of making items ready whose time has come.
+const PROMOTE: Duration = Duration::from_millis(200);
+/// The period of making partitions and reaping.
+const REAP: Duration = Duration::from_secs(60);
+/// A sweep that takes long waits so many times as long before the next, so that it takes a small part of the database's time.
+const REST: u32 = 9;
+/// The longest wait after a sweep that took long or failed.
+const LONGEST_REST: Duration = Duration::from_secs(5);
+
+/// Runs all sweeps at their periods until cancelled. A sweep that fails is logged and tried again.
+pub async fn run(store: Store, cancel: CancellationToken) {
+    let (fold, promote, expire, reap) = (store.clone(), store.clone(), store.clone(), store.clone());
+    let expiry = store.expiry_period();
+    tokio::join!(
+        repeat("fold", FOLD, &cancel, || fold.fold()),
+        repeat("promote", PROMOTE, &cancel, || promote.promote()),
+        repeat("expire", expiry, &cancel, || expire.expire()),
+        repeat("reap", REAP, &cancel, || async {
+            reap.partitions().await?;
+            reap.reap().await
+        }),
+    );
+}
+
+async fn repeat<F>(name: &str, period: Duration, cancel: &CancellationToken, sweep: impl Fn() -> F)
+where
+    F: Future<Output = Result<u64, StoreError>>,
+{
+    let mut failing = false;
+    loop {
+        let begun = Instant::now();
+        let swept = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return,
+            swept = sweep() => swept,
+        };
+        let mut pause = period.max((begun.elapsed() * REST).min(LONGEST_REST));
+        match swept {
+            Ok(_) if failing => tracing::info!(sweep = name, "sweep works again"),
+            Ok(_) => {}
+            Err(error) => {
+                if !failing {
+                    tracing::warn!(sweep = name, %error, "sweep failed; trying again");
+                }
+                failing = true;
+                pause = pause.max(Duration::from_secs(1));
+                wait(pause, cancel).await;
+                continue;
+            }
+        }
+        failing = false;
+        wait(pause, cancel).await;
+    }
+}
+
+async fn wait(pause: Duration, cancel: &CancellationToken) {
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = tokio::time::sleep(pause) => {}
+    }
+}
