@@ -1,0 +1,199 @@
+//! Refusals that the service decides on before it asks the database, and those when the database is away.
+
+use hostler_jobs::api::rate::Rate;
+use hostler_jobs::server::ServerSettings;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Server, read, with_tokens};
+
+#[tokio::test]
+async fn unknown_routes_and_methods_are_refused() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    assert_eq!(server.get("/what").await.0, 404);
+    assert_eq!(server.get("/").await.0, 404);
+    assert_eq!(server.get("/job/").await.0, 404);
+    assert_eq!(server.get("/job//status").await.0, 422);
+    for (method, path, allow) in [
+        (Method::PUT, "/job", "GET,HEAD,POST"),
+        (Method::OPTIONS, "/job", "GET,HEAD,POST"),
+        (Method::TRACE, "/claim", "POST"),
+        (Method::GET, "/claim", "POST"),
+        (Method::POST, "/job/x", "DELETE"),
+    ] {
+        let response = server.request(method, path).send().await.unwrap();
+        let mut allowed: Vec<_> = response.headers()["allow"].to_str().unwrap().split(',').collect();
+        allowed.sort_unstable();
+        assert_eq!(allowed.join(","), allow);
+        assert_eq!(read(response).await.0, 405);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn faulty_bodies_are_refused_with_their_place() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    for (path, body, status, field) in [
+        ("/job", "{", 400, Value::Null),
+        ("/job", "", 400, Value::Null),
+        ("/job", r#"{"type":"a"} x"#, 400, Value::Null),
+        ("/job", r#"{"type":"a","colour":"red"}"#, 422, json!("/colour")),
+        ("/job", r#"{"items":[]}"#, 422, json!("")),
+        ("/job", r#"{"type":"a","children":[{"type":"b","items":[{}]}]}"#, 422, json!("/children/0/items/0")),
+        ("/job", r#"{"type":"a","type":"b"}"#, 422, json!("")),
+        ("/job", r#"{"type":"a","dedupe_key":"x\u0000"}"#, 422, json!("/dedupe_key")),
+        ("/job", "[]", 422, json!("")),
+        ("/claim", r#"{"types":[],"worker_id":"w","max":1}"#, 422, json!("/types")),
+        ("/claim", r#"{"types":["a"],"worker_id":"w","max":0}"#, 422, json!("/max")),
+        ("/claim", r#"{"types":["a"],"worker_id":"w","max":-1}"#, 422, json!("/max")),
+        ("/claim", r#"{"types":["a"],"worker_id":"w","max":1,"wait_seconds":61}"#, 422, json!("/wait_seconds")),
+        ("/settle", r#"{"results":[{"assignment_id":"a"}]}"#, 422, json!("/results/0")),
+        ("/settle", r#"{"failures":[{"assignment_id":"a","error":1,"retry_in_seconds":-1}]}"#, 422, json!("/failures/0/retry_in_seconds")),
+        ("/heartbeat", r#"{"assignment_ids":"a"}"#, 422, json!("/assignment_ids")),
+    ] {
+        let request = server.request(Method::POST, path).header("content-type", "application/json").body(body);
+        let (found, problem) = read(request.send().await.unwrap()).await;
+        assert_eq!((found, &problem["field"]), (status, &field), "{path} {body}: {problem}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn other_content_types_are_refused() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    for kind in ["text/plain", "application/x-www-form-urlencoded"] {
+        let request = server.request(Method::POST, "/job").header("content-type", kind).body(r#"{"type":"a"}"#);
+        let (status, problem) = read(request.send().await.unwrap()).await;
+        assert_eq!((status, &problem["field"]), (415, &json!("Content-Type")));
+    }
+    assert_eq!(server.poke("/claim").await.0, 415);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn faulty_paths_and_queries_are_refused() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    let status = |path: &'static str| {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let server = &server;
+        async move { server.raw(request.as_bytes()).await[9..12].to_owned() }
+    };
+    assert_eq!(status("/job/%zz/status").await, "400");
+    assert_eq!(status("/job/%ff/status").await, "400");
+    assert_eq!(status("/job/a%/status").await, "400");
+    assert_eq!(status("/job/%00/status").await, "422");
+    assert_eq!(status("/job?limit=%zz").await, "400");
+    for (path, field) in [
+        ("/job?what=1", "what"),
+        ("/job?limit=0", "limit"),
+        ("/job?limit=1001", "limit"),
+        ("/job?limit=1&limit=2", "limit"),
+        ("/job?complete=yes", "complete"),
+        ("/job?cursor=", "cursor"),
+        ("/job_item?state=lost", "state"),
+        ("/job_item?job_id=%00", "job_id"),
+    ] {
+        let (status, problem) = server.get(path).await;
+        assert_eq!((status, &problem["field"]), (422, &json!(field)), "{path}");
+    }
+    let long = format!("/job/{}/status", "x".repeat(201));
+    assert_eq!(server.get(&long).await.0, 422);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn too_large_bodies_are_refused_before_they_are_read() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    let head = "POST /job HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 67108865\r\n\r\n";
+    let answer = server.raw(head.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("application/problem+json"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn idempotency_keys_are_checked() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    for key in ["", &"k".repeat(201)] {
+        let request = server.request(Method::POST, "/job").header("idempotency-key", key).json(&json!({ "type": "a" }));
+        let (status, problem) = read(request.send().await.unwrap()).await;
+        assert_eq!((status, &problem["field"]), (422, &json!("Idempotency-Key")));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn roles_open_their_routes_only() {
+    let server = Server::without_database(with_tokens()).await;
+    // The database is away: 503 says that the caller was let in.
+    for (token, method, path, status) in [
+        ("p", Method::GET, "/job", 503),
+        ("w", Method::GET, "/job", 403),
+        ("o", Method::GET, "/job", 503),
+        ("x", Method::GET, "/job", 401),
+        ("p", Method::GET, "/job_item", 503),
+        ("w", Method::GET, "/job_item", 503),
+        ("w", Method::POST, "/assignment/a-1-1-0123456789abcdef/heartbeat", 503),
+        ("p", Method::POST, "/assignment/a-1-1-0123456789abcdef/heartbeat", 403),
+        ("p", Method::POST, "/job/x/retry", 403),
+        ("o", Method::POST, "/job/x/retry", 503),
+        ("x", Method::GET, "/healthz", 200),
+        ("x", Method::GET, "/openapi.json", 200),
+        ("x", Method::GET, "/what", 404),
+    ] {
+        let response = server.request(method, path).bearer_auth(token).send().await.unwrap();
+        let header = response.headers().get("www-authenticate").cloned();
+        assert_eq!(read(response).await.0, status, "{token} {path}");
+        assert_eq!(header.is_some(), status == 401);
+    }
+    assert_eq!(server.get("/job").await.0, 401);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn without_tokens_other_hosts_and_origins_are_refused() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    for (name, value, status) in [
+        ("host", "evil.example", 403),
+        ("host", "localhost", 200),
+        ("origin", "https://evil.example", 403),
+        ("origin", "http://127.0.0.1:3000", 200),
+    ] {
+        let response = server.request(Method::GET, "/healthz").header(name, value).send().await.unwrap();
+        assert_eq!(read(response).await.0, status, "{name}: {value}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn requests_beyond_the_rate_are_refused() {
+    let mut settings = with_tokens();
+    settings.limits.token_rate = Some(Rate { per_second: 0.01, burst: 2.0 });
+    let server = Server::without_database(settings).await;
+    let ask = |token: &'static str| server.request(Method::GET, "/job_item?limit=0").bearer_auth(token).send();
+    assert_eq!(read(ask("p").await.unwrap()).await.0, 422);
+    assert_eq!(read(ask("p").await.unwrap()).await.0, 422);
+    let response = ask("p").await.unwrap();
+    let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=101).contains(&wait), "{wait}");
+    assert_eq!(read(response).await.0, 429);
+    assert_eq!(read(ask("w").await.unwrap()).await.0, 422);
+    assert_eq!(server.get("/healthz").await.0, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn without_the_database_requests_may_be_repeated() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    assert_eq!(server.get("/healthz").await.0, 200);
+    for path in ["/readyz", "/job", "/job/x/status"] {
+        let response = server.request(Method::GET, path).send().await.unwrap();
+        assert_eq!(response.headers()["retry-after"], "1");
+        assert_eq!(read(response).await.0, 503, "{path}");
+    }
+    let metrics = server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("\nhostler_jobs_database_up 0\n"), "{metrics}");
+    let wanted = "hostler_jobs_requests_total{route=\"/job/{id}/status\",method=\"GET\",status=\"503\"} 1";
+    assert!(metrics.contains(wanted), "{metrics}");
+    server.stop().await;
+}
