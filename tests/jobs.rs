@@ -3,6 +3,7 @@
 mod access;
 mod callbacks;
 mod commands;
+mod consumers;
 mod ends;
 mod guests;
 mod kills;

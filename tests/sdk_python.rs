@@ -33,6 +33,12 @@ for answer in [{'a': 1}, ['a'], 1, True, object(), hostler.Ack, hostler.Outcome(
     assert 'greet ' + told + 'None, a str, bytes or an outcome' in refused(lambda: greet(message)), answer
     assert 'give_up ' + told in refused(lambda: give_up(message, 1.0)), answer
 assert greet.__name__ == 'greet'
+# Without a host there is no job, and a test replaces what asks for it.
+assert hostler.current_job() is None
+for ask in [lambda: hostler.add_items('a', [hostler.Item(1)]), lambda: hostler.seal('a'), lambda: hostler.progress(0.5)]:
+    try: ask()
+    except RuntimeError as error: assert 'there is no host to ask' in str(error), error
+    else: raise AssertionError('asked nobody')
 # One function may be both. What componentize-py looks for is then in this module.
 for first, second in [(hostler.handler, hostler.processing_timeout), (hostler.processing_timeout, hostler.handler)]:
     for name in ['Handler', 'ProcessingTimeout']:

@@ -86,7 +86,19 @@ export class SendError extends Error {
   }
 }
 
-/** Functions of hostler:consumer/context and hostler:consumer/producer. Set after component.js has passed them to component(). */
+/** A request to a job was not accepted. kind is no-job (the message is not an item of a job), invalid (the request breaks a rule) or full
+ * (the attempt has asked for as much as one attempt may). */
+export class JobError extends Error {
+  name = "JobError";
+
+  /** @param {"no-job" | "invalid" | "full"} kind see above @param {string} text */
+  constructor(kind, text) {
+    super(`${kind}: ${text}`);
+    this.kind = kind;
+  }
+}
+
+/** Functions of hostler:consumer/context, hostler:consumer/producer and hostler:consumer/jobs. Set after component.js has passed them to component(). */
 let host;
 
 /** Sends a message to a channel that allow.send names. Returns the id after the queue has stored the message durably.
@@ -115,6 +127,48 @@ export function remaining() {
 /** Returns true if the host is draining or the lease is lost. The handler should then finish early, or throw Retry. @returns {boolean} */
 export function shouldStop() {
   return host ? host.shouldStop() : false;
+}
+
+/** Returns the job whose item the message is. Returns undefined if the message is not an item of a job, and without a host.
+ * @returns {{ jobId: string, rootId: string, jobType: string, itemId: string, attempt: number } | undefined} */
+export function currentJob() {
+  return host?.current?.();
+}
+
+/** Adds items to a job of the same tree when this item succeeds: all of them or none. An attempt that fails adds nothing. target: id of
+ * the job, or the type of a child of the current job. payload: any value that JSON.stringify accepts. One attempt adds at most 10,000
+ * items and 16 MiB.
+ * @param {string} target
+ * @param {{ payload: any, dedupeKey?: string, serializeKey?: string, priority?: number }[]} items */
+export function addItems(target, items) {
+  ask("addItems", target, items.map(({ payload, priority = 0, ...keys }) => {
+    const text = JSON.stringify(payload);
+    if (text === undefined) throw new TypeError(`a payload has to be a JSON value, not ${typeof payload}`);
+    return { ...keys, payload: text, priority };
+  }));
+}
+
+/** Seals a job when this item succeeds, after the items are added: no more can be added to it. job: as target of addItems.
+ * @param {string} job */
+export function seal(job) {
+  ask("seal", job);
+}
+
+/** Reports the progress of the item: the share that is done, from 0 to 1, and a text of at most 200 bytes. The latest report replaces the
+ * others. It is shown although the item is not done.
+ * @param {number} fraction @param {string} [text] */
+export function progress(fraction, text = "") {
+  ask("progress", fraction, text);
+}
+
+/** @param {string} name @param {any[]} values */
+function ask(name, ...values) {
+  if (!host?.[name]) throw new Error(`there is no host to ask: component() needs hostler:consumer/jobs, or in a test your own ${name}`);
+  try {
+    host[name](...values);
+  } catch (error) {
+    throw error?.payload ? new JobError(error.payload.tag, error.payload.val) : error;
+  }
 }
 
 /** Returns the exports of component.js. Converts the module `app` to hostler's contract. `functions` are the functions of the host. */

@@ -24,16 +24,21 @@ import math
 import sys
 import traceback
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Optional, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Iterable, Optional, TypeVar, Union, cast
 
 try:
     import wit_world
 except ImportError:  # not in a component
-    Err = exports = context = producer = types = None
+    Err = exports = context = producer = jobs = types = None
 else:
     from componentize_py_types import Err
     from wit_world import exports
     from wit_world.imports import context, producer
+
+    try:
+        from wit_world.imports import jobs
+    except ImportError:  # a world that imports the other interfaces only
+        jobs = None
 
     try:
         from wit_world.imports import types
@@ -144,6 +149,76 @@ def remaining() -> float:
 def should_stop() -> bool:
     """Returns True if the host is draining or the lease is lost. The handler should then finish early, or raise Retry."""
     return context is not None and context.should_stop()
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job of an item, and the item."""
+
+    id: str
+    root_id: str  # id of the root of the job's tree; the same as id if the job is the root
+    type: str
+    item_id: str
+    attempt: int  # number of this attempt; the first is 1
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item to add to a job. payload: any value that json.dumps accepts, at most 1 MiB as JSON."""
+
+    payload: Any
+    dedupe_key: Optional[str] = None  # a second item with the same key in the same job is not added
+    serialize_key: Optional[str] = None  # items with the same key are processed one at a time, in the order of adding
+    priority: int = 0  # items with a lower number are processed first
+
+
+class JobError(Exception):
+    """A request to a job was not accepted. kind is no-job (the message is not an item of a job), invalid (the request breaks a rule) or
+    full (the attempt has asked for as much as one attempt may)."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+
+
+def current_job() -> Optional[Job]:
+    """Returns the job whose item the message is. Returns None if the message is not an item of a job, and without a host."""
+    info = None if jobs is None else jobs.current()
+    return info and Job(info.job_id, info.root_id, info.job_type, info.item_id, info.attempt)
+
+
+def add_items(target: str, items: Iterable[Item]) -> None:
+    """Adds items to a job of the same tree when this item succeeds: all of them or none. An attempt that fails adds nothing. target: id
+    of the job, or the type of a child of the current job. One attempt adds at most 10,000 items and 16 MiB."""
+    _ask("add_items", lambda: jobs.add_items(target, [_item(item) for item in items]))
+
+
+def seal(job: str) -> None:
+    """Seals a job when this item succeeds, after the items are added: no more can be added to it. job: as target of add_items."""
+    _ask("seal", lambda: jobs.seal(job))
+
+
+def progress(fraction: float, text: str = "") -> None:
+    """Reports the progress of the item: the share that is done, from 0 to 1, and a text of at most 200 bytes. The latest report replaces
+    the others. It is shown although the item is not done."""
+    _ask("progress", lambda: jobs.progress(float(fraction), text))
+
+
+def _item(item: Item) -> Any:
+    payload = json.dumps(item.payload, ensure_ascii=False, allow_nan=False)
+    return jobs.NewItem(payload, item.dedupe_key, item.serialize_key, item.priority)
+
+
+def _ask(name: str, request: Callable[[], None]) -> None:
+    if exports is None:
+        raise RuntimeError(f"there is no host to ask: replace hostler.{name} in a test")
+    if jobs is None:
+        raise RuntimeError("the world of this component does not import hostler:consumer/jobs")
+    try:
+        request()
+    except Err as error:
+        kind = type(error.value).__name__.rpartition("_")[2]
+        raise JobError("no-job" if kind == "NoJob" else kind.lower(), error.value.value) from None
 
 
 def handler(function: Function) -> Function:

@@ -48,15 +48,17 @@ pub(super) fn run(args: &Args) -> Result {
     let hardening = check_hardening(&loaded.config, &machine);
     let handlers = block_on(check_handlers(&loaded.config, &machine));
     let queues = block_on(check_queues(&loaded.config));
+    let jobs = block_on(check_jobs(&loaded.config));
     #[cfg(feature = "retry")]
     let retry = block_on(check_retry(&loaded.config));
     #[cfg(not(feature = "retry"))]
     let retry = Ok(());
     #[cfg(feature = "jobs")]
-    let jobs = block_on(check_jobs(&loaded.config));
+    let service = block_on(check_job_service(&loaded.config));
     #[cfg(not(feature = "jobs"))]
-    let jobs = Ok(());
-    let failures: Vec<_> = [grants, hardening, handlers, queues, retry, jobs].into_iter().filter_map(Result::err).collect();
+    let service = Ok(());
+    let failures: Vec<_> =
+        [grants, hardening, handlers, queues, jobs, retry, service].into_iter().filter_map(Result::err).collect();
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
     let mut messages: Vec<&str> = Vec::new();
     for Failure { message, .. } in &failures {
@@ -127,16 +129,26 @@ fn describe_plan(config: &Config, plan: &Plan) -> String {
 }
 
 async fn check_queues(config: &Config) -> Result<()> {
+    if !host::needs_queue(config) {
+        return Ok(());
+    }
     let broker = super::connect(config).await?;
     let mut faulty = 0;
     for consumer in &config.consumers {
-        let mut findings = broker.inspect(&host::channel_spec(consumer)).await?;
+        let mut findings = Vec::new();
+        if consumer.job.is_none() {
+            findings = broker.inspect(&host::channel_spec(consumer)).await?;
+        }
         findings.extend(host::unsendable(&*broker, config, consumer).await?);
         for finding in &findings {
             say(format_args!("queue     !!  {}: {finding}", consumer.name));
         }
         if findings.iter().any(|finding| finding.fatal) {
             faulty += 1;
+            continue;
+        }
+        if consumer.job.is_some() {
+            // See `check_jobs`.
             continue;
         }
         let dead_letters = if consumer.dead_letter {
@@ -162,6 +174,30 @@ async fn check_queues(config: &Config) -> Result<()> {
     }
 }
 
+/// Checks that the job service takes the consumers of jobs for its workers.
+#[cfg(feature = "jobs")]
+async fn check_jobs(config: &Config) -> Result<()> {
+    if !host::needs_jobs(config) {
+        return Ok(());
+    }
+    let service = host::connect_to_jobs(config).await?;
+    for consumer in &config.consumers {
+        let Some(kind) = &consumer.job else { continue };
+        let waiting = service.depth(kind).await?.visible;
+        print(format!("jobs      ok  {}: {kind}, {waiting} items ready at {}", consumer.name, config.jobs.url));
+    }
+    Ok(())
+}
+
+/// Checks that no consumer processes jobs, which this build lacks.
+#[cfg(not(feature = "jobs"))]
+async fn check_jobs(config: &Config) -> Result<()> {
+    if host::needs_jobs(config) {
+        return Err(Failure::new(Exit::QueueUnreachable, "this build of hostler has no consumers of jobs"));
+    }
+    Ok(())
+}
+
 /// Checks that the retry service could start.
 #[cfg(feature = "retry")]
 async fn check_retry(config: &Config) -> Result<()> {
@@ -180,7 +216,7 @@ async fn check_retry(config: &Config) -> Result<()> {
 
 /// Checks that the job service could start, if the config has a database for it.
 #[cfg(feature = "jobs")]
-async fn check_jobs(config: &Config) -> Result<()> {
+async fn check_job_service(config: &Config) -> Result<()> {
     if config.jobs.database.is_none() {
         return Ok(());
     }

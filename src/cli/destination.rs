@@ -34,6 +34,9 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
     if takes(&known, channel) {
         return Ok(());
     }
+    if let Some(refusal) = refusal_of_jobs(config, channel) {
+        return Err(Failure::new(Exit::QueueUnreachable, refusal));
+    }
     let queue = host::driver(config).file(config).map(|file| format!(" {}", host::full(file.path).display()));
     let text = format!(
         "no consumer receives from `{channel}`: it is neither in the config nor in the queue{}{}",
@@ -41,6 +44,22 @@ pub(super) fn check(config: &Config, stored: &[Channel], channel: &Channel) -> R
         cure(&known, channel)
     );
     Err(Failure::new(Exit::QueueUnreachable, text))
+}
+
+/// Returns the reason why a command cannot use a channel whose name is that of a consumer of jobs, or of their type. `None`: it
+/// is neither, or is a channel, too.
+pub(super) fn refusal_of_jobs(config: &Config, channel: &Channel) -> Option<String> {
+    let name = channel.to_string();
+    if config.with_channels().any(|consumer| consumer.channel.queue() == channel.queue()) {
+        return None;
+    }
+    let of_jobs = config.consumers.iter().filter_map(|consumer| Some((consumer, consumer.job.as_ref()?)));
+    let (consumer, kind) = of_jobs.into_iter().find(|(consumer, kind)| consumer.name == name || **kind == name)?;
+    Some(format!(
+        "`{name}` is no queue: consumers.{} processes the items of jobs of type `{kind}`, which the job service keeps\n  \
+         use `hostler jobs`, or the HTTP API at {}",
+        consumer.name, config.jobs.url
+    ))
 }
 
 /// Refuses a delay that the consumer of this channel cannot keep: a delay beyond 15 minutes that exceeds the consumer's

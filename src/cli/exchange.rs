@@ -18,6 +18,9 @@ pub(super) async fn check_source(
     channel: &Channel,
     at: &Channel,
 ) -> Result<(), QueueError> {
+    if let Some(refusal) = super::destination::refusal_of_jobs(config, channel) {
+        return Err(QueueError::Refused(refusal));
+    }
     if channel.exchange().is_none() {
         return Ok(());
     }

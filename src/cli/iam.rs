@@ -91,7 +91,8 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     let region = variables.into_iter().find_map(|name| std::env::var(name).ok().filter(|region| !region.is_empty()));
     // Only SQS queues need AWS permissions. With any queue, handlers may be in an S3 bucket.
     let queues = if config.queue.driver == Driver::Sqs { &config.consumers[..] } else { &[] };
-    let consumed: Vec<_> = queues.iter().map(host::channel_spec).collect();
+    let with_queues = queues.iter().filter(|consumer| consumer.job.is_none());
+    let consumed: Vec<_> = with_queues.map(host::channel_spec).collect();
     let sends = |consumer: &hostler_config::Consumer| {
         let replies = consumer.reply_channel.iter();
         replies.chain(&consumer.allow.send).cloned().collect::<Vec<_>>()

@@ -10,6 +10,7 @@ use super::output::pretty_json;
 use super::table::table;
 use super::{ConfigArg, block_on, note_if_new, print, say};
 use crate::exit::{Exit, Result};
+use crate::host;
 use hostler_config::{Config, Consumer};
 use hostler_queue::{Depth, Provisioner, QueueError, no_queue};
 use hostler_types::channel::Channel;
@@ -71,6 +72,49 @@ struct Counted {
 }
 
 async fn counted(args: &Args, config: &Config) -> Result<Counted> {
+    let are_all = args.channels.is_empty();
+    let mut counted = if are_all && !config.consumers.is_empty() && !host::needs_queue(config) {
+        Counted { rows: Vec::new(), faults: Vec::new() }
+    } else {
+        counted_queues(args, config).await?
+    };
+    if are_all && host::needs_jobs(config) {
+        add_jobs(config, &mut counted).await;
+    }
+    Ok(counted)
+}
+
+/// Adds the items of the types of jobs that the consumers process.
+#[cfg(feature = "jobs")]
+async fn add_jobs(config: &Config, counted: &mut Counted) {
+    let kinds: BTreeSet<&str> = config.consumers.iter().filter_map(|consumer| consumer.job.as_deref()).collect();
+    let service = match host::connect_to_jobs(config).await {
+        Ok(service) => service,
+        Err(error) => return counted.faults.push(error.to_string()),
+    };
+    for kind in kinds {
+        match service.depth(kind).await {
+            Ok(Depth { visible, delayed, in_flight, .. }) => counted.rows.push(Row {
+                channel: kind.to_owned(),
+                visible: Some(visible),
+                delayed,
+                in_flight,
+                dead_lettered: None,
+                oldest_age_seconds: None,
+                missing: false,
+            }),
+            Err(error) => counted.faults.push(error.to_string()),
+        }
+    }
+}
+
+/// Says that this build cannot count items of jobs.
+#[cfg(not(feature = "jobs"))]
+async fn add_jobs(_: &Config, counted: &mut Counted) {
+    counted.faults.push("this build of hostler has no consumers of jobs".to_owned());
+}
+
+async fn counted_queues(args: &Args, config: &Config) -> Result<Counted> {
     note_if_new(config);
     let broker = super::connect_to_look(config).await?;
     let channels = if args.channels.is_empty() { all(config, &*broker).await? } else { args.channels.clone() };

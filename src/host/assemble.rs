@@ -227,7 +227,8 @@ pub fn config_warnings(config: &Config) -> Vec<String> {
         let word = config.queue.driver.word();
         format!("payload.bucket: queue.driver = \"{word}\" keeps large messages itself (the setting has no effect)")
     });
-    let early = config.consumers.iter().filter_map(|consumer| {
+    let of_the_queue = config.consumers.iter().filter(|consumer| consumer.job.is_none());
+    let early = of_the_queue.filter_map(|consumer| {
         let why = driver.takes_back_early(consumer)?;
         Some(format!("consumers.{}: {why}", consumer.name))
     });

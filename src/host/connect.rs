@@ -1,14 +1,12 @@
-//! Opens the queues of the config and detects missing destinations.
+//! Creates missing queues of the config, and detects missing destinations.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::assemble::channel_spec_with;
-use super::resources::Share;
 use super::{channel_spec, destinations, driver};
 use hostler_config::{Config, Consumer};
 use hostler_queue::parallel::{side_by_side, stopping};
-use hostler_queue::{Broker, Change, Finding, Provisioner, Queue, QueueError};
+use hostler_queue::{Change, Finding, Provisioner, QueueError};
 use hostler_types::channel::Channel;
 
 /// Returns the absolute form of a path. If the absolute form cannot be determined, returns the path unchanged.
@@ -35,7 +33,8 @@ pub async fn declare(broker: &Arc<dyn Provisioner>, config: &Config) -> Result<(
     if !driver(config).makes_what_is_missing(config) {
         return Ok(());
     }
-    let declaring = config.consumers.iter().map(|consumer| {
+    let of_the_queue = config.consumers.iter().filter(|consumer| consumer.job.is_none());
+    let declaring = of_the_queue.map(|consumer| {
         let (broker, spec) = (Arc::clone(broker), channel_spec(consumer));
         async move { broker.declare(&spec).await }
     });
@@ -74,21 +73,4 @@ pub async fn unsendable(
         Finding { fault, cure, fatal: true }
     };
     Ok(missing.into_iter().map(finding).collect())
-}
-
-/// Opens the queues of all consumers concurrently, because opening one queue takes several calls in sequence. `shares` are those
-/// of the consumers. Returns the queues in the order of the config.
-///
-/// # Errors
-/// Returns the error of a channel that cannot be opened. If several fail, returns the error of the first one in the config.
-pub(super) async fn open_all(
-    broker: &Arc<dyn Broker>,
-    config: &Config,
-    shares: &[Share],
-) -> Result<Vec<Arc<dyn Queue>>, QueueError> {
-    let opening = config.consumers.iter().zip(shares).map(|(consumer, share)| {
-        let (broker, spec) = (Arc::clone(broker), channel_spec_with(consumer, share.slots));
-        async move { broker.open(&spec).await }
-    });
-    side_by_side(opening).await.into_iter().map(|opened| opened.ok_or_else(stopping)?).collect()
 }

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::resources::Share;
+use super::services::{JOBS_SYSTEM, Services};
 use crate::exit::{Exit, Failure, Result};
 use hostler_config::Config;
 use hostler_consumer::StatusHandle;
@@ -53,6 +54,7 @@ impl Instrumentation {
     pub(super) fn start(exporters: Exporters, config: &Config, resource: &Resource) -> Result<Option<Self>> {
         let system = super::driver(config).system();
         let consumers = config.consumers.iter().map(|consumer| {
+            let system = if consumer.job.is_some() { JOBS_SYSTEM } else { system };
             let (consumer, channel) = (consumer.name.clone(), consumer.source());
             Named { consumer, channel, system }
         });
@@ -67,14 +69,8 @@ impl Instrumentation {
 
     /// Starts to observe the status and the queue of each consumer, and to measure delays of the control thread. Must be called
     /// within the control runtime.
-    pub(super) fn watch(
-        &mut self,
-        config: &Config,
-        service: Arc<dyn Admin>,
-        boards: &[StatusHandle],
-        shares: &[Share],
-    ) {
-        let mut queues = Vec::new();
+    pub(super) fn watch(&mut self, config: &Config, services: &Services, boards: &[StatusHandle], shares: &[Share]) {
+        let (mut queues, mut jobs) = (Vec::new(), Vec::new());
         for (place, ((consumer, board), share)) in config.consumers.iter().zip(boards).zip(shares).enumerate() {
             let Some(metrics) = self.consumer(place) else { continue };
             let (board, slots) = (board.clone(), share.slots);
@@ -82,12 +78,22 @@ impl Instrumentation {
                 let status = board.get();
                 Shown { slots, busy: status.in_flight, in_hand: status.in_hand, state: status.state.name() }
             });
-            // A subject has no depth.
-            if consumer.subject.is_none() {
+            if let Some(kind) = &consumer.job {
+                jobs.push((kind.clone(), metrics));
+            } else if consumer.has_channel() {
+                // A subject has no depth.
                 queues.push((consumer.channel.clone(), metrics));
             }
         }
-        self.looking.spawn(look(service, queues));
+        if let Some(service) = &services.queue {
+            self.looking.spawn(look(service.clone(), queues));
+        }
+        #[cfg(feature = "jobs")]
+        if let Some(service) = &services.jobs {
+            self.looking.spawn(look_at_jobs(Arc::clone(service), jobs));
+        }
+        #[cfg(not(feature = "jobs"))]
+        drop(jobs);
         self.looking.spawn(tick(self.metrics.host()));
     }
 
@@ -123,6 +129,26 @@ async fn look(service: Arc<dyn Admin>, queues: Vec<(Channel, ConsumerMetrics)>) 
         looks.tick().await;
         for (channel, metrics) in &queues {
             metrics.queue_seen(see(&*service, channel).await, Instant::now());
+        }
+    }
+}
+
+/// Counts the items of each type at intervals, forever.
+#[cfg(feature = "jobs")]
+async fn look_at_jobs(service: Arc<hostler_queue_jobs::JobService>, kinds: Vec<(String, ConsumerMetrics)>) {
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        for (kind, metrics) in &kinds {
+            let seen = match service.depth(kind).await {
+                Ok(depth) => Some(depths_of(&depth)),
+                Err(error) => {
+                    tracing::debug!(kind, %error, "cannot count the items of the type");
+                    None
+                }
+            };
+            metrics.queue_seen(seen, Instant::now());
         }
     }
 }

@@ -23,11 +23,11 @@ mod requests;
 pub mod resources;
 #[cfg(feature = "retry")]
 mod retry;
+mod services;
 mod signals;
 mod trail;
 
 pub use assemble::{channel_spec, config_warnings, destinations, file_plan, plan, pool};
-use connect::open_all;
 pub use connect::{declare, file_to_come, full, unsendable};
 #[cfg(feature = "sqs")]
 pub use drivers::sqs_options;
@@ -40,6 +40,9 @@ pub use handlers::{all, cache, definitions, fetch};
 pub use jobs::{check_jobs, migrate as migrate_jobs, open as open_jobs, serve_jobs};
 #[cfg(feature = "retry")]
 pub use retry::{look_into_store, retry, scheduled};
+#[cfg(feature = "jobs")]
+pub use services::connect_to_jobs;
+pub use services::{needs_jobs, needs_queue};
 pub use signals::{EndStep, Ending, end_with};
 
 use std::io::IsTerminal as _;
@@ -73,6 +76,7 @@ use hostler_wasm::{self as handler, Definition, Engine, Loaded};
 use instrumentation::Instrumentation;
 use loading::Loading;
 use resources::{FilePlan, Machine, Threads};
+use services::Services;
 use signals::{HangUp, Signals};
 
 /// Maximum time to wait for the export of the last spans at the end of the process. The wait ends earlier if `shutdown_grace`
@@ -270,17 +274,20 @@ impl Host {
         // Refuses a config before any connection if its memory demand exceeds the limit even without the handlers.
         plan(&self.config, &self.machine, &[])?;
         let metadata = async { Ok(self.ecs.metadata(self.log).await) };
-        let (service, metadata) = tokio::try_join!(driver(&self.config).connect(&self.config), metadata)?;
-        let broker: Arc<dyn Broker> = service.clone();
-        self.link.get_or_init(|| broker.link());
+        let connected = async { Services::connect(&self.config).await.map_err(Failure::from) };
+        let (services, metadata) = tokio::try_join!(connected, metadata)?;
+        let broker = services.broker()?;
+        self.link.get_or_init(|| services.link());
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
         let mut instrumentation = Instrumentation::start(exporters, &self.config, &resource)?;
         let traces = self.traces(&resource);
         let loaded = self.load_handlers(&broker, instrumentation.as_ref(), traces.as_ref()).await?;
         let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
-        let queues = open_all(&broker, &self.config, &plan.shares).await?;
-        self.check_destinations(&*service).await?;
+        let queues = services.open_all(&self.config, &plan.shares).await?;
+        if let Some(service) = &services.queue {
+            self.check_destinations(&**service).await?;
+        }
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
         let shown = self.boards.iter().zip(self.pauses.iter().zip(&self.requests));
@@ -314,7 +321,7 @@ impl Host {
             });
         }
         if let Some(instrumentation) = &mut instrumentation {
-            instrumentation.watch(&self.config, service, &self.boards, &plan.shares);
+            instrumentation.watch(&self.config, &services, &self.boards, &plan.shares);
         }
         if let Some(hardening) = self.hardening.clone() {
             hardening.restrict_guests(&self.shared).await?;

@@ -406,6 +406,7 @@ impl Queue for Several {
             attempt: 1,
             leased_at: Instant::now(),
             not_before: None,
+            job: None,
         };
         Ok(taken.into_iter().map(delivery).collect())
     }

@@ -1,124 +1,137 @@
-//! Consumers with `job = "TYPE"`: WASM guests process the items of the job service.
+//! Guests that act on the job whose item they process, in consumers with `job` and in others.
 
 use serde_json::{Value, json};
 
+use crate::invoke::{answer_of, consumer, reply};
+use crate::support::guests::component;
 use crate::support::hostler::{Host, PATIENCE, until};
 use crate::support::jobs::{Jobs, items};
 
-/// Starts a service with short heartbeats, and a host whose consumer processes the items of type `t`.
-fn with(handler: &str, keys: &str) -> (Jobs, Host) {
-    let jobs = Jobs::start("[jobs]\nheartbeat = '1s'");
-    let host = consuming(&jobs, handler, keys);
+/// A job service, and a consumer of jobs of the type `parent` with this guest. The heartbeat is short, because it carries the
+/// progress.
+fn running(guest: &str) -> (Jobs, Host) {
+    let handler = component(guest);
+    let mut jobs = Jobs::start(&format!(
+        "jobs.heartbeat = '1s'\n[consumers.one]\njob = 'parent'\nhandler = '{}'\n",
+        handler.display()
+    ));
+    // The service has the other one.
+    jobs.world.set("HOSTLER_HOST__HEALTH_FILE", "consumer.json".to_owned());
+    let host = jobs.world.started();
     (jobs, host)
 }
 
-fn consuming(jobs: &Jobs, handler: &str, keys: &str) -> Host {
-    jobs.world.config(&format!("[consumers.t]\njob = 't'\nhandler = 'guests/{handler}.wat'\n{keys}"));
-    let mut command = jobs.world.command(&["run"]);
-    // The service has the other one.
-    command.env("HOSTLER_HOST__HEALTH_FILE", jobs.world.path("consumer.json"));
-    command.env("HOSTLER_HOST__SHUTDOWN_GRACE", "3s");
-    let host = Host::start(command);
-    host.wait_for(PATIENCE, |line| line["message"] == "consuming");
-    host
+/// Creates a job of the type `parent` with one item, and a child of the type `child`. Returns their ids.
+fn family(jobs: &Jobs, max_failures: u32) -> (String, String) {
+    let created = jobs.api.create(json!({
+        "type": "parent", "max_failures_per_item": max_failures, "items": items([json!({ "page": 1 })]),
+        "children": [{ "type": "child" }],
+    }));
+    let id = |at: usize| created["jobs"][at]["id"].as_str().unwrap().to_owned();
+    (id(0), id(1))
 }
 
-/// Creates a sealed job of type `t`. Returns its id.
-fn job(jobs: &Jobs, max_failures: u32, payloads: &[Value]) -> String {
-    let items = items(payloads.iter().cloned());
-    let job = json!({ "type": "t", "sealed": true, "max_failures_per_item": max_failures, "items": items });
-    jobs.api.create(job)["id"].as_str().unwrap().to_owned()
+/// Waits until the only item of a job is in this state, and returns it.
+fn item(jobs: &Jobs, job: &str, state: &str) -> Value {
+    let query = format!("job_id={job}&state={state}");
+    until(state, PATIENCE, || jobs.api.items(&query).pop())
 }
 
-/// Waits until an item is assigned.
-fn assigned(jobs: &Jobs, job: &str) {
-    until("an assignment", PATIENCE, || (jobs.api.status(job)["assigned"] == 1).then_some(()));
-}
-
-fn item(jobs: &Jobs, job: &str) -> Value {
-    jobs.api.items(&format!("job_id={job}")).remove(0)
+fn payloads(jobs: &Jobs, job: &str) -> Vec<Value> {
+    jobs.api.items(&format!("job_id={job}")).into_iter().map(|item| item["payload"].clone()).collect()
 }
 
 #[test]
-fn an_ack_is_the_result_null() {
-    let (jobs, mut host) = with("acks", "");
-    let job = job(&jobs, 0, &[json!(1), json!("two"), json!({ "three": 3 })]);
-    assert_eq!(jobs.api.complete(&job)["succeeded"], 3);
-    assert!(jobs.api.items(&format!("job_id={job}")).iter().all(|item| item["result"].is_null()));
+fn an_added_item_is_there_as_soon_as_the_item_has_succeeded() {
+    let (jobs, mut host) = running("job-adds");
+    let (parent, child) = family(&jobs, 0);
+    assert_eq!(item(&jobs, &parent, "succeeded")["result"], json!({ "page": 1 }));
+    assert_eq!(payloads(&jobs, &child), [json!({ "page": 1 })]);
     assert_eq!(host.stop(), 0);
 }
 
 #[test]
-fn a_reply_is_the_result() {
-    let (jobs, mut host) = with("replies", "");
-    let payloads = [json!({ "a": [1, 2.5, null] }), json!("text")];
-    let replied = job(&jobs, 0, &payloads);
-    jobs.api.complete(&replied);
-    let results: Vec<_> =
-        jobs.api.items(&format!("job_id={replied}")).iter().map(|item| item["result"].clone()).collect();
-    assert_eq!(results, payloads);
-    assert_eq!(host.stop(), 0);
-    let mut host = consuming(&jobs, "main-echoes", "reply = 'stdout'");
-    let echoed = job(&jobs, 0, &[json!({ "b": true })]);
-    jobs.api.complete(&echoed);
-    assert_eq!(item(&jobs, &echoed)["result"], json!({ "b": true }));
+fn an_attempt_that_fails_adds_nothing_and_the_retry_adds_once() {
+    let (jobs, mut host) = running("job-adds-and-fails");
+    let (parent, child) = family(&jobs, 1);
+    let done = item(&jobs, &parent, "succeeded");
+    assert_eq!(done["failures"].as_array().unwrap().len(), 1, "{done}");
+    assert_eq!(payloads(&jobs, &child).len(), 1);
     assert_eq!(host.stop(), 0);
 }
 
 #[test]
-fn a_failure_is_tried_again_and_then_final() {
-    let (jobs, mut host) = with("fails", "");
-    let job = job(&jobs, 1, &[json!(1)]);
-    assert_eq!(jobs.api.complete(&job)["failed"], 1);
-    let item = item(&jobs, &job);
-    let failures = item["failures"].as_array().unwrap();
-    assert_eq!(failures.len(), 2);
-    assert!(failures[0]["error"].to_string().contains("the database is away"), "{item}");
-    let attempts: Vec<_> = host.settled(2).iter().map(|line| line["attempt"].as_u64().unwrap()).collect();
-    assert_eq!(attempts, [1, 2]);
+fn an_attempt_that_fails_for_good_adds_nothing() {
+    let (jobs, mut host) = running("job-adds-and-fails");
+    let (parent, child) = family(&jobs, 0);
+    item(&jobs, &parent, "failed");
+    assert_eq!(payloads(&jobs, &child), [] as [Value; 0]);
     assert_eq!(host.stop(), 0);
 }
 
 #[test]
-fn a_drain_gives_items_back_without_a_failure() {
-    let (jobs, mut host) = with("loops", "");
-    let job = job(&jobs, 0, &[json!(1)]);
-    assigned(&jobs, &job);
-    assert_eq!(host.stop(), 75);
-    let status = jobs.api.status(&job);
-    assert_eq!((&status["pending"], &status["assigned"], &status["failed"]), (&json!(1), &json!(0), &json!(0)));
-    assert_eq!(item(&jobs, &job)["failures"], json!([]));
-}
-
-#[test]
-fn a_deleted_job_stops_its_guests() {
-    let (jobs, mut host) = with("loops", "");
-    let job = job(&jobs, 0, &[json!(1)]);
-    assigned(&jobs, &job);
-    assert_eq!(jobs.api.call("DELETE", &format!("/job/{job}"), None).status, 204);
-    let line = host.wait_for(PATIENCE, |line| line.get("outcome").is_some());
-    assert_eq!(line["outcome"], "lease-lost");
+fn an_attempt_adds_a_limited_number_of_items() {
+    let (jobs, mut host) = running("job-adds-much");
+    let (parent, child) = family(&jobs, 0);
+    let failed = item(&jobs, &parent, "failed");
+    let text = failed["failures"][0]["error"].to_string();
+    assert!(text.contains("one attempt adds at most 10000 items, and these would make it 10001"), "{text}");
+    assert_eq!(payloads(&jobs, &child), [] as [Value; 0]);
     assert_eq!(host.stop(), 0);
 }
 
 #[test]
-fn a_processing_timeout_is_a_failure() {
-    let (jobs, mut host) = with("loops", "processing_timeout = '1s'");
-    let job = job(&jobs, 0, &[json!(1)]);
-    assert_eq!(jobs.api.complete(&job)["failed"], 1);
-    let error = item(&jobs, &job)["failures"][0]["error"].to_string();
-    assert!(error.contains("processing timeout"), "{error}");
+fn a_seal_takes_effect_with_the_result() {
+    let (jobs, mut host) = running("job-seals");
+    let (parent, child) = family(&jobs, 0);
+    item(&jobs, &parent, "succeeded");
+    assert_eq!(jobs.api.status(&child)["sealed"], true);
+    let refused = jobs.api.post(&format!("/job/{child}/items"), json!({ "items": items([1]) }));
+    assert_eq!(refused.status, 409);
+    assert_eq!(jobs.api.status(&parent)["sealed"], false, "only the child was named");
     assert_eq!(host.stop(), 0);
 }
 
 #[test]
-fn a_host_that_is_killed_loses_nothing() {
-    let (jobs, host) = with("loops", "");
-    let job = job(&jobs, 1, &[json!(1)]);
-    assigned(&jobs, &job);
-    host.kill();
-    until("three missed heartbeats", PATIENCE, || (item(&jobs, &job)["failures"] != json!([])).then_some(()));
-    let mut host = consuming(&jobs, "acks", "");
-    assert_eq!(jobs.api.complete(&job)["succeeded"], 1);
+fn the_progress_of_an_item_is_shown_while_it_is_processed() {
+    let (jobs, mut host) = running("job-reports");
+    let (parent, _) = family(&jobs, 0);
+    let query = format!("job_id={parent}&state=assigned");
+    let shown = until("progress", PATIENCE, || {
+        jobs.api.items(&query).pop().map(|item| item["progress"].clone()).filter(|progress| !progress.is_null())
+    });
+    assert_eq!(shown, json!({ "fraction": 0.5, "text": "half" }));
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn a_guest_knows_its_job() {
+    let (jobs, mut host) = running("job-tells");
+    let (parent, _) = family(&jobs, 0);
+    assert_eq!(item(&jobs, &parent, "succeeded")["result"], "parent");
+    assert_eq!(host.stop(), 0);
+}
+
+const NO_JOB: &str =
+    "the message is not an item of a job: name the job's type as `job` of the consumer, in place of `channel`";
+
+#[test]
+fn without_a_job_a_request_is_an_error() {
+    for guest in ["job-adds", "job-adds-much", "job-seals"] {
+        let answer = answer_of(&component(guest), "1");
+        assert_eq!((&answer["outcome"], &answer["reason"]), (&json!("failed"), &json!(NO_JOB)), "{guest}");
+    }
+    assert_eq!(reply(&answer_of(&component("job-tells"), "")), b"null");
+}
+
+#[test]
+fn on_a_plain_queue_a_request_is_an_error_and_a_line_in_the_log() {
+    let world = consumer(&component("job-seals"), "retry = { requeues = 0, delays = 0 }");
+    world.send("one", ["1"]);
+    let mut host = world.started();
+    let [settled] = host.settled(1).try_into().unwrap();
+    assert_eq!((&settled["outcome"], &settled["reason"]), (&json!("failed"), &json!(NO_JOB)), "{settled}");
+    let line = host.wait_for(PATIENCE, |line| line["denied"] == "acting on a job");
+    assert_eq!(line["cure"], "name the job's type as the consumer's job, in place of channel");
     assert_eq!(host.stop(), 0);
 }

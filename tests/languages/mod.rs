@@ -60,7 +60,7 @@ struct Case {
     check: fn(&Subject),
 }
 
-const CASES: [Case; 14] = [
+const CASES: [Case; 15] = [
     Case { name: "ack", promise: |_| Yes, check: acks },
     Case { name: "reply", promise: |_| Yes, check: replies },
     Case { name: "retry", promise: |_| Yes, check: retries },
@@ -98,6 +98,14 @@ const CASES: [Case; 14] = [
             Kind::Command => Cannot("A command cannot call the host: it knows only its environment at the start."),
         },
         check: knows_its_time,
+    },
+    Case {
+        name: "act on its job: add items, seal, progress",
+        promise: |language| match language.kind {
+            Kind::Component => Yes,
+            Kind::Command => Cannot("A command cannot call the host: it knows only its environment at the start."),
+        },
+        check: asks_for_its_job,
     },
     Case {
         name: "hook order: start, handle, end",
@@ -228,6 +236,11 @@ fn knows_the_attempt(subject: &Subject) {
 fn knows_its_time(subject: &Subject) {
     let context = context(subject);
     assert_eq!([&context["remaining"], &context["stop"]], [&json!(true), &json!(false)], "{context}");
+}
+
+/// `invoke` has no job, so the guest learns so. Requests that are accepted are in `jobs`.
+fn asks_for_its_job(subject: &Subject) {
+    assert_eq!(reply(&subject.does("job", "")), b"no-job");
 }
 
 fn calls_hooks_in_order(subject: &Subject) {

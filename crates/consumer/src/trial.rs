@@ -14,6 +14,7 @@ use hostler_handler::{Call, Handler, Outcome, Pools};
 use hostler_queue::fake::FakeBroker;
 use hostler_queue::{Broker, ChannelSpec, Queue};
 use hostler_types::channel::Channel;
+use hostler_types::job::NewJobItem;
 use hostler_types::message::Outgoing;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -33,7 +34,8 @@ pub(crate) async fn fake(bodies: &[&str]) -> (FakeBroker, Arc<dyn Queue>) {
     (broker, queue)
 }
 
-/// Returns a consumer of this queue. Its handler does what the body says: `fail`, `hang`, or anything else for an ack.
+/// Returns a consumer of this queue. Its handler does what the body says: `fail`, `hang`, `add` (an item to the job, and then
+/// fails at the first attempt), or anything else for an ack.
 pub(crate) fn consumer(queue: Arc<dyn Queue>) -> Consumer {
     let retry = Retry { requeues: 9, requeue_delay: SECOND, delays: 0, delay: SECOND, max_delay: SECOND };
     let spec = Spec {
@@ -65,6 +67,15 @@ pub(crate) fn consumer(queue: Arc<dyn Queue>) -> Consumer {
     }
 }
 
+fn add(call: &Call) -> Outcome {
+    let Some(job) = &call.job else { return Outcome::DeadLetter("no job".into()) };
+    let payload = call.attempt.to_string().into();
+    if let Err(error) = job.add_items("child", vec![NewJobItem { payload, ..NewJobItem::default() }]) {
+        return Outcome::DeadLetter(error.to_string());
+    }
+    if call.attempt == 1 { Outcome::Failed("after adding".into()) } else { Outcome::Ack }
+}
+
 struct Script;
 
 #[async_trait]
@@ -73,6 +84,7 @@ impl Handler for Script {
         match &*call.message.body {
             b"fail" => Outcome::Failed("as told".into()),
             b"hang" => std::future::pending().await,
+            b"add" => add(call),
             _ => Outcome::Ack,
         }
     }

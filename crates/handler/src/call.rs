@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Handler, Limit, Output, with_threads};
 use hostler_types::OutcomeKind;
+use hostler_types::job::JobContext;
 use hostler_types::message::{Message, TraceContext};
 use hostler_types::printable::shortened;
 
@@ -136,6 +137,8 @@ pub struct Call {
     /// The trace context that the guest runs in. If the consumer records spans, this is the context of the consumer's
     /// span for the message. Otherwise, this is the context that the message contains.
     pub trace: Option<Arc<TraceContext>>,
+    /// The job whose item the message is. `None`: the queue has no jobs.
+    pub job: Option<Arc<dyn JobContext>>,
     /// The guest's standard output and error.
     pub output: Output,
     /// The handler's decision. Set as soon as the handler has returned an outcome. A hook that runs after the handler
@@ -144,10 +147,10 @@ pub struct Call {
 }
 
 impl Call {
-    /// Creates a handler call for a message from `channel`. The handler has not decided yet.
+    /// Creates a handler call for a message from `channel` that is not an item of a job. The handler has not decided yet.
     pub fn new(message: Arc<Message>, channel: Arc<str>, attempt: u32, bounds: Bounds, output: Output) -> Self {
         let trace = message.trace.clone();
-        Self { message, channel, attempt, bounds, trace, output, decided: Arc::default() }
+        Self { message, channel, attempt, bounds, trace, job: None, output, decided: Arc::default() }
     }
 }
 

@@ -202,7 +202,14 @@ fn hand_out(db: &Session<'_>, queue: i64, entry: &Entry, until: i64, leased_at: 
     let message = db
         .prepare_cached("SELECT id, group_name, routing_key, attributes, body FROM content WHERE seq = ?1")?
         .query_row([seq], |row| message(row, db.time.to_wall(enqueued_at)))?;
-    Ok(Delivery { message: Arc::new(message), receipt: entry.ticket.receipt(), attempt, leased_at, not_before: None })
+    Ok(Delivery {
+        message: Arc::new(message),
+        receipt: entry.ticket.receipt(),
+        attempt,
+        leased_at,
+        not_before: None,
+        job: None,
+    })
 }
 
 /// Reads a message from a row with the columns id, group_name, routing_key, attributes and body of `content`.

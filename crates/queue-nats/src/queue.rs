@@ -151,7 +151,7 @@ impl NatsQueue {
             let lease = |handed: Handed| {
                 let (receipt, leased_at) = hand.lease(handed.key, lease, now)?;
                 let (message, attempt) = (handed.mail.message, handed.attempt);
-                Some(Delivery { message, receipt, attempt, leased_at, not_before: None })
+                Some(Delivery { message, receipt, attempt, leased_at, not_before: None, job: None })
             };
             ready.into_iter().filter_map(lease).collect()
         })

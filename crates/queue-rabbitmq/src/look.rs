@@ -89,7 +89,7 @@ impl LookQueue {
         let deliveries = due.map(|mail| {
             let receipt = taken.leases.begin(mail.tag, leased_at + lease);
             let attempt = mail.carried.saturating_add(mail.deliveries).saturating_add(1);
-            Delivery { message: mail.message, receipt, attempt, leased_at, not_before: None }
+            Delivery { message: mail.message, receipt, attempt, leased_at, not_before: None, job: None }
         });
         let deliveries: Vec<_> = deliveries.collect();
         taken.early += count - deliveries.len();

@@ -184,6 +184,7 @@ impl SqsQueue {
                     attempt,
                     leased_at,
                     not_before: wait.not_before,
+                    job: None,
                 });
             }
         }

@@ -17,6 +17,7 @@ use super::{
     QueueError, Receive, SendError, Sent, Settlement, Unsettled, no_queue,
 };
 use hostler_types::channel::Channel;
+use hostler_types::job::JobContext;
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use state::State;
 
@@ -120,6 +121,11 @@ impl FakeBroker {
     /// Sets [`Delivery::not_before`] to `at` in every delivery of this message.
     pub fn not_before(&self, id: &str, at: Instant) {
         self.0.lock().not_before.insert(id.to_owned(), at);
+    }
+
+    /// Sets [`Delivery::job`] to `job` in every delivery of this message.
+    pub fn job(&self, id: &str, job: Arc<dyn JobContext>) {
+        self.0.lock().jobs.insert(id.to_owned(), job);
     }
 
     /// Ends the leases of the message now, in all queues.

@@ -11,6 +11,7 @@ use crate::error::QueueError;
 use crate::origin::Origin;
 use crate::receipt::{LeaseHandle, Receipt};
 use crate::settlement::{LeaseError, Settlement, Unsettled};
+use hostler_types::job::JobContext;
 use hostler_types::message::Message;
 
 /// A received message, with the data that belong to this one delivery.
@@ -37,6 +38,9 @@ pub struct Delivery {
     ///
     /// Always `None` on an ordered queue, because a waiting message would block its group.
     pub not_before: Option<Instant>,
+    /// The job whose item the message is. The consumer passes it to the handler, whose requests the driver commits with the
+    /// ack. `None`: the queue has no jobs.
+    pub job: Option<Arc<dyn JobContext>>,
 }
 
 /// The limits of a driver's calls.

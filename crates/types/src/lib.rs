@@ -7,6 +7,7 @@ pub mod channel;
 pub mod digest;
 pub mod duration;
 pub mod error_chain;
+pub mod job;
 pub mod message;
 mod outcome;
 pub mod printable;

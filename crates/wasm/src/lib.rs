@@ -33,7 +33,7 @@
 //! | `lists` | lists from guests, limited in length |
 //! | `host_limit` | finds the host limit that caused an error |
 //! | `capabilities` | grants → a WASI context |
-//! | `imports` | imports of components beyond WASI |
+//! | `imports`, `jobs` | imports of components beyond WASI |
 //! | `stubs` | imports that the host does not implement |
 //! | `http/` | outgoing HTTP |
 //! | `preview1` | the original WASI preview 1 functions, which overriding functions call |
@@ -70,6 +70,7 @@ mod hooks;
 mod host_limit;
 mod http;
 mod imports;
+mod jobs;
 mod limits;
 mod link;
 mod listing;

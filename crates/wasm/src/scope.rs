@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use super::Definition;
 use super::denial::Denials;
 use hostler_handler::{Bounds, Call, Limit};
+use hostler_types::job::JobContext;
 use hostler_types::message::TraceContext;
 
 /// The properties of a sandbox's current call that host functions need.
@@ -16,6 +17,8 @@ pub(super) struct Scope {
     pub(super) attempt: u32,
     /// The trace context in which the call runs.
     pub(super) trace: Option<Arc<TraceContext>>,
+    /// The job whose item the call processes. `None`: the message is not an item of a job, or the call has no message.
+    pub(super) job: Option<Arc<dyn JobContext>>,
     pub(super) denials: Denials,
     /// The host limit that the call has reached.
     pub(super) reached: OnceLock<Limit>,
@@ -29,12 +32,13 @@ impl Scope {
 
     /// Creates the scope of a call without a message.
     pub(super) fn new(bounds: Bounds, denials: Denials) -> Self {
-        Self { bounds, attempt: 0, trace: None, denials, reached: OnceLock::new() }
+        Self { bounds, attempt: 0, trace: None, job: None, denials, reached: OnceLock::new() }
     }
 
     /// Creates the scope of a call that processes a message.
     pub(super) fn of(call: &Call, definition: &Definition) -> Self {
         let denials = Denials::new(Arc::clone(&definition.consumer), Some(Arc::clone(&call.message)));
-        Self { attempt: call.attempt, trace: call.trace.clone(), ..Self::new(call.bounds.clone(), denials) }
+        let (trace, job) = (call.trace.clone(), call.job.clone());
+        Self { attempt: call.attempt, trace, job, ..Self::new(call.bounds.clone(), denials) }
     }
 }

@@ -19,6 +19,7 @@ const OFFERED: &[&str] = &[
     "wasi:random/",
     "wasi:sockets/",
     "hostler:consumer/context@",
+    "hostler:consumer/jobs@",
     "hostler:consumer/producer@",
     "hostler:consumer/types@",
     #[cfg(feature = "messaging")]

@@ -7,6 +7,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::answer::seconds;
+use crate::job::{Item, Job, JobError};
 use crate::{Attribute, Failure, Message, Outcome, Outgoing, Report, SendError, State, Value};
 
 pub mod imports {
@@ -15,6 +16,7 @@ pub mod imports {
             world imports {
                 import hostler:consumer/context@0.1.0;
                 import hostler:consumer/producer@0.1.0;
+                import hostler:consumer/jobs@0.1.0;
             }",
         path: "wit",
         generate_all,
@@ -22,7 +24,7 @@ pub mod imports {
     });
 }
 
-pub use imports::hostler::consumer::{context, producer, types};
+pub use imports::hostler::consumer::{context, jobs, producer, types};
 
 pub mod handler {
     wit_bindgen::generate!({
@@ -102,6 +104,37 @@ pub(crate) fn send(message: Outgoing) -> Result<String, SendError> {
         producer::SendError::Invalid(text) => SendError::Invalid(text),
         producer::SendError::Unavailable(text) => SendError::Unavailable(text),
     })
+}
+
+pub(crate) fn current_job() -> Option<Job> {
+    let jobs::JobInfo { job_id, root_id, job_type, item_id, attempt } = jobs::current()?;
+    Some(Job { id: job_id, root_id, kind: job_type, item_id, attempt })
+}
+
+pub(crate) fn add_items(target: &str, items: Vec<Item>) -> Result<(), JobError> {
+    let items = items.into_iter().map(|item| {
+        let Item { payload, dedupe_key, serialize_key, priority } = item;
+        jobs::NewItem { payload, dedupe_key, serialize_key, priority }
+    });
+    jobs::add_items(target, &items.collect::<Vec<_>>()).map_err(Into::into)
+}
+
+pub(crate) fn seal(job: &str) -> Result<(), JobError> {
+    jobs::seal(job).map_err(Into::into)
+}
+
+pub(crate) fn progress(fraction: f64, text: &str) -> Result<(), JobError> {
+    jobs::progress(fraction, text).map_err(Into::into)
+}
+
+impl From<jobs::JobError> for JobError {
+    fn from(error: jobs::JobError) -> Self {
+        match error {
+            jobs::JobError::NoJob(text) => Self::NoJob(text),
+            jobs::JobError::Invalid(text) => Self::Invalid(text),
+            jobs::JobError::Full(text) => Self::Full(text),
+        }
+    }
 }
 
 /// Converts the result of a handler to the value that `handle` returns to the host.

@@ -11,6 +11,7 @@ pub mod contract;
 mod export;
 mod failure;
 mod hooks;
+pub mod job;
 mod message;
 mod producer;
 #[cfg(not(target_family = "wasm"))]

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use crate::job::{Item, Job, JobError};
 use crate::{Outgoing, SendError};
 
 struct Host {
@@ -13,11 +14,30 @@ struct Host {
     traceparent: Option<String>,
     sent: Vec<Outgoing>,
     refusal: Option<SendError>,
+    job: Option<Job>,
+    added: Vec<(String, Vec<Item>)>,
+    sealed: Vec<String>,
+    progress: Option<(f64, String)>,
+}
+
+impl Host {
+    const fn new() -> Self {
+        Self {
+            remaining: Duration::from_secs(60),
+            should_stop: false,
+            traceparent: None,
+            sent: Vec::new(),
+            refusal: None,
+            job: None,
+            added: Vec::new(),
+            sealed: Vec::new(),
+            progress: None,
+        }
+    }
 }
 
 thread_local! {
-    static HOST: RefCell<Host> =
-        const { RefCell::new(Host { remaining: Duration::from_secs(60), should_stop: false, traceparent: None, sent: Vec::new(), refusal: None }) };
+    static HOST: RefCell<Host> = const { RefCell::new(Host::new()) };
 }
 
 /// Sets the time that [`context::remaining`](crate::context::remaining) returns. The default is 60 s.
@@ -46,6 +66,29 @@ pub fn take_sent() -> Vec<Outgoing> {
     HOST.with_borrow_mut(|host| std::mem::take(&mut host.sent))
 }
 
+/// Sets the job that [`job::current`](crate::job::current) returns. The default is `None`: requests to the job fail.
+pub fn set_job(job: Option<Job>) {
+    HOST.with_borrow_mut(|host| host.job = job);
+}
+
+/// Returns the items that were added since the last call, with their target, in order.
+#[must_use]
+pub fn take_added() -> Vec<(String, Vec<Item>)> {
+    HOST.with_borrow_mut(|host| std::mem::take(&mut host.added))
+}
+
+/// Returns the jobs that were sealed since the last call, in order.
+#[must_use]
+pub fn take_sealed() -> Vec<String> {
+    HOST.with_borrow_mut(|host| std::mem::take(&mut host.sealed))
+}
+
+/// Returns the latest progress that was reported since the last call.
+#[must_use]
+pub fn take_progress() -> Option<(f64, String)> {
+    HOST.with_borrow_mut(|host| host.progress.take())
+}
+
 pub(crate) fn remaining() -> Duration {
     HOST.with_borrow(|host| host.remaining)
 }
@@ -65,5 +108,31 @@ pub(crate) fn send(message: Outgoing) -> Result<String, SendError> {
             host.sent.push(message);
             Ok(format!("sent-{}", host.sent.len()))
         }
+    })
+}
+
+pub(crate) fn current_job() -> Option<Job> {
+    HOST.with_borrow(|host| host.job.clone())
+}
+
+pub(crate) fn add_items(target: &str, items: Vec<Item>) -> Result<(), JobError> {
+    with_job(|host| host.added.push((target.to_owned(), items)))
+}
+
+pub(crate) fn seal(job: &str) -> Result<(), JobError> {
+    with_job(|host| host.sealed.push(job.to_owned()))
+}
+
+pub(crate) fn progress(fraction: f64, text: &str) -> Result<(), JobError> {
+    with_job(|host| host.progress = Some((fraction, text.to_owned())))
+}
+
+fn with_job(request: impl FnOnce(&mut Host)) -> Result<(), JobError> {
+    HOST.with_borrow_mut(|host| match host.job {
+        Some(_) => {
+            request(host);
+            Ok(())
+        }
+        None => Err(JobError::NoJob("the message is not an item of a job".to_owned())),
     })
 }

@@ -1,5 +1,5 @@
 // The conformance guest in JavaScript: the text attribute `do` says what to do.
-import { DeadLetter, Delay, Retry, remaining, shouldStop } from "./hostler.js";
+import { DeadLetter, Delay, Retry, addItems, currentJob, remaining, shouldStop } from "./hostler.js";
 
 let current; // the `do` of the message, for messageEnd: the hooks of one message share an instance
 
@@ -39,6 +39,13 @@ export default async function handle(message) {
       return JSON.stringify(Object.fromEntries(Object.entries(message.attributes).filter(([, value]) => typeof value === "string")));
     case "context":
       return JSON.stringify({ attempt: message.attempt, remaining: remaining() > 0, stop: shouldStop() });
+    case "job":
+      try {
+        addItems("child", [{ payload: 1, dedupeKey: "one" }]);
+        return "added";
+      } catch (error) {
+        return currentJob() === undefined ? error.kind : "current";
+      }
     case "hooks":
       console.error("handle");
       return;

@@ -56,6 +56,12 @@ def handle(message: hostler.Message):
         return compact({name: value for name, value in message.attributes.items() if isinstance(value, str)})
     if do == "context":
         return compact({"attempt": message.attempt, "remaining": hostler.remaining() > 0, "stop": hostler.should_stop()})
+    if do == "job":
+        try:
+            hostler.add_items("child", [hostler.Item(1, dedupe_key="one")])
+            return "added"
+        except hostler.JobError as error:
+            return error.kind if hostler.current_job() is None else "current"
     if do == "hooks":
         log("handle")
         return None

@@ -31,7 +31,7 @@ impl EventLoop {
     pub(super) fn admit(&mut self, delivery: Delivery, time: SystemTime) -> bool {
         let id = self.next_id;
         self.next_id += 1;
-        let Delivery { message, receipt, attempt, leased_at, not_before } = delivery;
+        let Delivery { message, receipt, attempt, leased_at, not_before, job } = delivery;
         let spec = &self.consumer.spec;
         let is_taken = !self.taken_early.is_empty() && self.taken_early.remove(&receipt.lease());
         let (lease, queue) = (receipt.lease(), &self.consumer.queue);
@@ -45,6 +45,7 @@ impl EventLoop {
         let bounds = Bounds::until(self.now.into_std() + spec.processing_timeout);
         let output = Output::new(spec.output);
         let (counted, spoilt) = self.spared.counted(&message.id, attempt);
+        let call = Call::new(message, Arc::clone(&spec.channel), attempt, bounds, output);
         let replies = match &self.consumer.replies {
             _ if queue.decides_retries() => Replies::Service,
             Some(_) => Replies::Channel,
@@ -52,7 +53,7 @@ impl EventLoop {
         };
         let in_hand = InHand {
             machine: Machine::new(counted, spoilt, replies, fastrand::f64()),
-            call: Arc::new(Call::new(message, Arc::clone(&spec.channel), attempt, bounds, output)),
+            call: Arc::new(Call { job, ..call }),
             receipt: Some(receipt),
             queue_delay,
             late,

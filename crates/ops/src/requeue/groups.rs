@@ -112,7 +112,7 @@ mod tests {
         };
         let delivery = |id: &&str| {
             let (message, receipt) = (Arc::new(message(id)), Receipt::new(*id));
-            Delivery { message, receipt, attempt: 1, leased_at: Instant::now(), not_before: None }
+            Delivery { message, receipt, attempt: 1, leased_at: Instant::now(), not_before: None, job: None }
         };
         ids.iter().map(delivery).collect()
     }

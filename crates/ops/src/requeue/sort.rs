@@ -149,7 +149,14 @@ mod tests {
     fn waves(ordered: bool, bodies: &[&str]) -> Vec<Vec<String>> {
         let batch = bodies.iter().map(|body| {
             let message = Arc::new(message(body));
-            Delivery { message, receipt: Receipt::new(*body), attempt: 1, leased_at: Instant::now(), not_before: None }
+            Delivery {
+                message,
+                receipt: Receipt::new(*body),
+                attempt: 1,
+                leased_at: Instant::now(),
+                not_before: None,
+                job: None,
+            }
         });
         let waves = Sorter::new(Vec::new(), BEGAN, ordered).waves(batch.collect());
         let ids = |wave: Vec<Delivery>| wave.iter().map(|delivery| delivery.message.id.clone()).collect();

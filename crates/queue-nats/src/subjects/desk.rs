@@ -42,7 +42,7 @@ impl Desk {
             self.next += 1;
             self.leased.insert(self.next, (reply, now + lease));
             let receipt = Receipt::new(self.next.to_string());
-            Delivery { message, receipt, attempt, leased_at: now, not_before: None }
+            Delivery { message, receipt, attempt, leased_at: now, not_before: None, job: None }
         };
         taken.into_iter().map(lease).collect()
     }

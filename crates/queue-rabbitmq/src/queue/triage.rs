@@ -62,7 +62,7 @@ pub(super) fn take(shared: &Shared, max: usize, lease: Duration) -> (Vec<Deliver
             }
             let (message, attempt) = (message.mail.message.clone(), message.attempt);
             let receipt = unacked.lease(tag, now + lease);
-            deliveries.push(Delivery { message, receipt, attempt, leased_at: now, not_before: None });
+            deliveries.push(Delivery { message, receipt, attempt, leased_at: now, not_before: None, job: None });
         }
     });
     (deliveries, others)

@@ -13,6 +13,7 @@ use crate::{
     Sent, Settlement, dead_letter_attributes,
 };
 use hostler_types::channel::{Channel, Filter};
+use hostler_types::job::JobContext;
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing, TraceContext};
 
 /// The state of all queues.
@@ -38,6 +39,8 @@ pub(super) struct State {
     pub(super) taken_back: HashMap<String, Vec<LeaseHandle>>,
     /// Values of [`Delivery::not_before`] that a test has set, by message id.
     pub(super) not_before: HashMap<String, Instant>,
+    /// Values of [`Delivery::job`] that a test has set, by message id.
+    pub(super) jobs: HashMap<String, Arc<dyn JobContext>>,
 }
 
 /// A message in a queue.
@@ -197,6 +200,7 @@ impl State {
                 attempt: entry.attempts,
                 leased_at: now,
                 not_before: self.not_before.get(&entry.message.id).copied(),
+                job: self.jobs.get(&entry.message.id).cloned(),
             });
         }
         taken

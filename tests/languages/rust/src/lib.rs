@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hostler_guest::{
-    Failure, Malformed, Message, Outcome, Report, Value, context, handler, message_end, message_start,
+    Failure, Malformed, Message, Outcome, Report, Value, context, handler, job, message_end, message_start,
 };
 use serde_json::{Map, json};
 
@@ -43,6 +43,10 @@ fn handle(message: Message) -> Result<Outcome, Failure> {
             "remaining": context::remaining() > Duration::ZERO,
             "stop": context::should_stop(),
         }))?,
+        "job" => match job::add("child", [job::Item::new("1").dedupe_key("one")]) {
+            Err(job::JobError::NoJob(_)) if job::current().is_none() => Outcome::reply("no-job"),
+            other => return Err(Failure::error(format!("{other:?}"))),
+        },
         "hooks" => {
             eprintln!("handle");
             Outcome::Ack

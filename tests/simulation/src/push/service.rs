@@ -381,6 +381,7 @@ impl Service {
                 attempt,
                 leased_at: now,
                 not_before: one.not_before,
+                job: None,
             });
         }
         let next = state.stored.iter().filter_map(|one| match one.place {
