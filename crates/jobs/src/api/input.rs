@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(refusal(r#"{"type":"a","items":[{"payload":1},{"id":2}]}"#), (422, "/items/1/id".into()));
         assert_eq!(refusal(r#"{"type":"a","items":[{"payload":"\u0000"}]}"#), (422, "/items/0/payload".into()));
         assert_eq!(refusal(r#"{"type":"a","items":[{"payload":"\ud800"}]}"#).0, 400);
-        let deep = format!(r#"{{"type":"a","metadata":{}}}"#, "[".repeat(200) + &"]".repeat(200));
+        let deep = format!(r#"{{"type":"a","metadata":{}}}"#, "[".repeat(300) + &"]".repeat(300));
         assert_eq!(refusal(&deep), (422, "".into()));
     }
 
