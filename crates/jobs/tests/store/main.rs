@@ -8,6 +8,7 @@ mod crash;
 mod interleavings;
 mod keys;
 mod rules;
+mod speed;
 
 use std::time::Duration;
 
