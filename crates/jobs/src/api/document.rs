@@ -23,7 +23,10 @@ const REFUSALS: [(u16, &str); 13] = [
     (429, "Too many requests."),
     (431, "The head of the request is too large."),
     (500, "The service has a fault."),
-    (503, "The database does not answer, or the service stops. The request may be repeated, except where `detail` says that it may have been carried out."),
+    (
+        503,
+        "The database does not answer, or the service stops. The request may be repeated, except where `detail` says that it may have been carried out.",
+    ),
 ];
 
 /// Completes the document of the routes.
@@ -145,7 +148,11 @@ fn limit_schemas(schemas: &mut Map<String, Value>) {
         ("NewItem", "serialize_key", id()),
         ("NewItem", "metadata", metadata()),
         ("AddItems", "items", json!({ "maxItems": MAX_ITEMS })),
-        ("Claim", "types", json!({ "minItems": 1, "maxItems": TYPES, "items": merged(kind(), json!({ "type": "string" })) })),
+        (
+            "Claim",
+            "types",
+            json!({ "minItems": 1, "maxItems": TYPES, "items": merged(kind(), json!({ "type": "string" })) }),
+        ),
         ("Claim", "worker_id", id()),
         ("Claim", "max", json!({ "minimum": 1, "maximum": MAX_CLAIM })),
         ("Claim", "wait_seconds", json!({ "minimum": 0, "maximum": WAIT, "default": 0 })),
@@ -249,7 +256,8 @@ mod tests {
 
     #[test]
     fn refusals_follow_from_the_shape_of_an_operation() {
-        let mut operation = json!({ "responses": { "200": {} }, "requestBody": {}, "security": [{ "token": ["worker"] }] });
+        let mut operation =
+            json!({ "responses": { "200": {} }, "requestBody": {}, "security": [{ "token": ["worker"] }] });
         complete_operation(&mut operation);
         for status in ["401", "403", "405", "408", "413", "415", "422", "429", "500", "503"] {
             assert!(operation["responses"].get(status).is_some(), "{status}");

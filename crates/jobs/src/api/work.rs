@@ -141,11 +141,7 @@ pub async fn assign(State(app): State<App>, Id(id): Id, WorkerId(worker): Worker
     ),
     security(("token" = ["worker"]), ("token" = ["operator"])),
 )]
-pub async fn succeed(
-    State(app): State<App>,
-    Id(id): Id,
-    input: Input<ResultBody>,
-) -> Result<Json<Accepted>, Problem> {
+pub async fn succeed(State(app): State<App>, Id(id): Id, input: Input<ResultBody>) -> Result<Json<Accepted>, Problem> {
     match app.store.succeed(&id, input.value.result).await.map_err(of_body)? {
         Settlement::Ok { .. } => {
             app.waiting.wake();
@@ -225,10 +221,7 @@ pub async fn settle(State(app): State<App>, input: Input<SettleRequest>) -> Resu
     responses((status = 200, description = "The assignments that have ended: cancel their work.", body = StaleAssignments)),
     security(("token" = ["worker"]), ("token" = ["operator"])),
 )]
-pub async fn heartbeat(
-    State(app): State<App>,
-    input: Input<AssignmentIds>,
-) -> Result<Json<StaleAssignments>, Problem> {
+pub async fn heartbeat(State(app): State<App>, input: Input<AssignmentIds>) -> Result<Json<StaleAssignments>, Problem> {
     let ids = checked_ids(input.value)?;
     let stale = app.store.heartbeat(&ids).await.map_err(of_body)?;
     Ok(Json(StaleAssignments { stale }))
@@ -241,10 +234,7 @@ pub async fn heartbeat(
     responses((status = 200, description = "The assignments that had ended already.", body = StaleAssignments)),
     security(("token" = ["worker"]), ("token" = ["operator"])),
 )]
-pub async fn release(
-    State(app): State<App>,
-    input: Input<AssignmentIds>,
-) -> Result<Json<StaleAssignments>, Problem> {
+pub async fn release(State(app): State<App>, input: Input<AssignmentIds>) -> Result<Json<StaleAssignments>, Problem> {
     let ids = checked_ids(input.value)?;
     let stale = app.store.release(&ids).await.map_err(of_body)?;
     app.waiting.wake();

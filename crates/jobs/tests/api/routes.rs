@@ -202,11 +202,17 @@ async fn metrics_count_items_and_requests() {
     let ask = || async { server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap() };
     until(|| async {
         let text = ask().await;
-        ["hostler_jobs_items{type=\"a\",state=\"ready\"} 1", "hostler_jobs_items{type=\"a\",state=\"assigned\"} 1",
-            "hostler_jobs_open_trees 1", "hostler_jobs_database_up 1",
-            "hostler_jobs_requests_total{route=\"/claim\",method=\"POST\",status=\"200\"} 1"]
-            .iter().all(|line| text.lines().any(|known| known == *line))
-    }).await;
+        [
+            "hostler_jobs_items{type=\"a\",state=\"ready\"} 1",
+            "hostler_jobs_items{type=\"a\",state=\"assigned\"} 1",
+            "hostler_jobs_open_trees 1",
+            "hostler_jobs_database_up 1",
+            "hostler_jobs_requests_total{route=\"/claim\",method=\"POST\",status=\"200\"} 1",
+        ]
+        .iter()
+        .all(|line| text.lines().any(|known| known == *line))
+    })
+    .await;
     server.stop().await;
 }
 

@@ -37,7 +37,8 @@ async fn a_client_that_never_ends_its_request_does_not_hold_up_the_stop() {
     let settings = ServerSettings { grace: Duration::from_millis(200), ..ServerSettings::default() };
     let server = Server::without_database(settings).await;
     let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    let head = "POST /job HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+    let head =
+        "POST /job HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
     stream.write_all(head.as_bytes()).await.unwrap();
     assert_eq!(server.get("/healthz").await.0, 200);
     let begun = Instant::now();
