@@ -38,10 +38,15 @@ async fn random_interleavings_keep_the_rules() {
     for n in 0..6 {
         let kind = ["a", "b"][n % 2];
         let children = json!([{"type": "c", "max_failures_per_item": 1, "feed": {"payload": ["$", "$payload.n"]}, "children": [{"type": "d"}]}]);
-        let root = json!({"type": kind, "max_failures_per_item": 1, "callback": {"channel": "c"}, "children": children});
+        let root =
+            json!({"type": kind, "max_failures_per_item": 1, "callback": {"channel": "c"}, "children": children});
         jobs.push(store.create(tree(&root), None).await.unwrap().id);
     }
-    let adders: Vec<_> = jobs.iter().enumerate().map(|(n, job)| tokio::spawn(add(store.clone(), job.clone(), seed + n as u64))).collect();
+    let adders: Vec<_> = jobs
+        .iter()
+        .enumerate()
+        .map(|(n, job)| tokio::spawn(add(store.clone(), job.clone(), seed + n as u64)))
+        .collect();
     let until = Instant::now() + Duration::from_secs(60);
     let folder = tokio::spawn(sweep(store.clone()));
     let workers: Vec<_> = (0..6).map(|n| tokio::spawn(work(store.clone(), seen.clone(), seed + 100 + n))).collect();
@@ -66,7 +71,11 @@ async fn random_interleavings_keep_the_rules() {
         assert!(status.tree_complete);
         let child = &status.children[0];
         assert_eq!(child.added, status.succeeded, "one item for each result");
-        total = (total.0 + status.added, total.1 + status.succeeded + child.succeeded, total.2 + status.failed + child.failed);
+        total = (
+            total.0 + status.added,
+            total.1 + status.succeeded + child.succeeded,
+            total.2 + status.failed + child.failed,
+        );
         let query = ItemQuery { job_id: Some(job.clone()), limit: Some(1000), ..ItemQuery::default() };
         assert_eq!(store.items(&query).await.unwrap().items.len() as u64, status.added);
     }
