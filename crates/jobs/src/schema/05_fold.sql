@@ -4,7 +4,7 @@
 -- Locks: rows of roots.
 CREATE FUNCTION hostler_jobs.close_jobs(p_roots bigint[]) RETURNS void
 LANGUAGE sql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
     WITH less AS (
         SELECT r AS root, count(*) AS jobs FROM unnest(p_roots) r GROUP BY r
     ), closed AS (
@@ -28,7 +28,7 @@ $$;
 -- completion needs.
 CREATE FUNCTION hostler_jobs.fold(p_jobs bigint[], p_wait boolean) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     touched bigint[];
     more bigint[];
@@ -89,7 +89,7 @@ END $$;
 -- deadlock is broken by the server, and the loser tries again.
 CREATE FUNCTION hostler_jobs.delete_job(p_job text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     nums bigint[];
     keys text[];
@@ -160,7 +160,7 @@ END $$;
 -- Locks: the advisory lock; the job's row; the serialize keys, in order; rows of `ready` and `later` of the keys' heads.
 CREATE FUNCTION hostler_jobs.retry_job(p_job text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     j record;
     seqs bigint[];

@@ -19,7 +19,9 @@ async fn a_killed_server_loses_nothing_that_it_acknowledged() {
     let settings = StoreSettings { heartbeat: Duration::from_secs(1), ..StoreSettings::default() };
     let store = connect(&server.database(), settings);
     store.migrate().await.unwrap();
-    let items: Vec<_> = (0..3_000).map(|n| json!({"payload": n, "serialize_key": (n % 7 == 0).then(|| format!("k{}", n % 50))})).collect();
+    let items: Vec<_> = (0..3_000)
+        .map(|n| json!({"payload": n, "serialize_key": (n % 7 == 0).then(|| format!("k{}", n % 50))}))
+        .collect();
     let root = json!({"type": "a", "sealed": true, "max_failures_per_item": 100, "items": items, "callback": {"channel": "c"},
         "children": [{"type": "b", "feed": {"payload": "$"}}]});
     let created = store.create(tree(&root), None).await.unwrap();

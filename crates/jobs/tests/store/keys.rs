@@ -12,7 +12,15 @@ use crate::{accepted, claim, item, payloads, raw, store, succeed_all, tree};
 async fn keys_hold_across_jobs_trees_and_types() {
     let store = store().await;
     let keyed = |n: u32| json!({"payload": n, "serialize_key": "k", "priority": -(n as i16)});
-    store.create(tree(&json!({"type": "a", "items": [keyed(1), keyed(2)], "children": [{"type": "b", "items": [keyed(3)]}]})), None).await.unwrap();
+    store
+        .create(
+            tree(
+                &json!({"type": "a", "items": [keyed(1), keyed(2)], "children": [{"type": "b", "items": [keyed(3)]}]}),
+            ),
+            None,
+        )
+        .await
+        .unwrap();
     let other = store.create(tree(&json!({"type": "b", "items": [keyed(4), {"payload": 9}]})), None).await.unwrap();
     store.add_items(&other.id, vec![item(&keyed(5))], None).await.unwrap();
     assert_eq!(payloads(&claim(&store, "b", 9).await), [json!(9)]);
@@ -51,7 +59,8 @@ async fn a_head_in_backoff_or_failed_holds_or_passes_its_key() {
 async fn a_retried_item_comes_before_a_later_one_that_no_worker_has() {
     let store = store().await;
     let keyed = |n: u32| json!({"payload": n, "serialize_key": "k"});
-    let created = store.create(tree(&json!({"type": "a", "items": [keyed(1), keyed(2), keyed(3)]})), None).await.unwrap();
+    let created =
+        store.create(tree(&json!({"type": "a", "items": [keyed(1), keyed(2), keyed(3)]})), None).await.unwrap();
     let given = claim(&store, "a", 9).await.remove(0);
     accepted(store.fail(&given.assignment_id, raw(&json!(1)), None).await.unwrap());
     assert_eq!(store.retry(&created.id).await.unwrap(), 1);
@@ -67,12 +76,17 @@ async fn deletion_passes_keys_on() {
     for state in ["ready", "assigned", "later"] {
         let store = store().await;
         let keyed = |n: u32| json!({"payload": n, "serialize_key": "k"});
-        let first = store.create(tree(&json!({"type": "a", "max_failures_per_item": 9, "items": [keyed(1), keyed(2)]})), None).await.unwrap();
+        let first = store
+            .create(tree(&json!({"type": "a", "max_failures_per_item": 9, "items": [keyed(1), keyed(2)]})), None)
+            .await
+            .unwrap();
         store.create(tree(&json!({"type": "a", "items": [keyed(3)]})), None).await.unwrap();
         if state != "ready" {
             let given = claim(&store, "a", 9).await.remove(0);
             if state == "later" {
-                accepted(store.fail(&given.assignment_id, raw(&json!(1)), Some(Duration::from_secs(99))).await.unwrap());
+                accepted(
+                    store.fail(&given.assignment_id, raw(&json!(1)), Some(Duration::from_secs(99))).await.unwrap(),
+                );
             }
         }
         store.delete(&first.id).await.unwrap();

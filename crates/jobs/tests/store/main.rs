@@ -64,7 +64,8 @@ pub fn payloads(given: &[Assigned]) -> Vec<Value> {
 
 /// Settles assignments by the result `true`. All have to be accepted.
 pub async fn succeed_all(store: &Store, given: &[Assigned]) {
-    let results = given.iter().map(|one| Success { assignment_id: one.assignment_id.clone(), result: raw(&json!(true)) });
+    let results =
+        given.iter().map(|one| Success { assignment_id: one.assignment_id.clone(), result: raw(&json!(true)) });
     let settled = store.settle(results.collect(), Vec::new()).await.unwrap();
     assert!(settled.iter().all(|one| one.status == SettledStatus::Ok), "{settled:?}");
 }

@@ -45,13 +45,19 @@ async fn sealed_jobs_without_items_complete_to_any_depth() {
     assert!(!store.status(&created.id).await.unwrap().complete);
     store.seal(&created.id).await.unwrap();
     assert!(store.status(&created.id).await.unwrap().tree_complete);
-    assert!(matches!(store.add_items(&created.jobs[19].id, vec![], None).await, Err(StoreError::Conflict { reason: "sealed", .. })));
+    assert!(matches!(
+        store.add_items(&created.jobs[19].id, vec![], None).await,
+        Err(StoreError::Conflict { reason: "sealed", .. })
+    ));
 }
 
 #[tokio::test]
 async fn a_result_is_accepted_once_and_only_under_its_assignment() {
     let store = store().await;
-    store.create(tree(&json!({"type": "a", "items": [{"payload": 1}], "max_failures_per_item": 5})), None).await.unwrap();
+    store
+        .create(tree(&json!({"type": "a", "items": [{"payload": 1}], "max_failures_per_item": 5})), None)
+        .await
+        .unwrap();
     let first = claim(&store, "a", 1).await.remove(0);
     assert!(claim(&store, "a", 1).await.is_empty(), "at most one assignment");
     assert!(matches!(store.assign(&first.item.id, "w").await, Err(StoreError::Conflict { reason: "assigned", .. })));
@@ -114,7 +120,8 @@ async fn a_failed_item_waits_for_its_time() {
 #[tokio::test]
 async fn three_missed_heartbeats_are_a_failure() {
     let store = with(StoreSettings { heartbeat: Duration::from_secs(60), ..StoreSettings::default() }).await;
-    let created = store.create(tree(&json!({"type": "a", "items": [{"payload": 1}, {"payload": 2}]})), None).await.unwrap();
+    let created =
+        store.create(tree(&json!({"type": "a", "items": [{"payload": 1}, {"payload": 2}]})), None).await.unwrap();
     let given = claim(&store, "a", 2).await;
     store_sql(&store, "UPDATE hostler_jobs.assignment SET beat_at = beat_at - interval '179 seconds'").await;
     assert_eq!(store.expire().await.unwrap(), 0);
@@ -130,20 +137,34 @@ async fn three_missed_heartbeats_are_a_failure() {
 #[tokio::test]
 async fn keys_and_ids_are_unique() {
     let store = store().await;
-    let root = json!({"type": "a", "id": "j", "dedupe_key": "k", "items": [{"payload": 1, "id": "x", "dedupe_key": "d"}]});
+    let root =
+        json!({"type": "a", "id": "j", "dedupe_key": "k", "items": [{"payload": 1, "id": "x", "dedupe_key": "d"}]});
     store.create(tree(&root), None).await.unwrap();
-    for (root, reason) in [(json!({"type": "a", "dedupe_key": "k"}), "dedupe_key"), (json!({"type": "b", "id": "j"}), "id")] {
+    for (root, reason) in
+        [(json!({"type": "a", "dedupe_key": "k"}), "dedupe_key"), (json!({"type": "b", "id": "j"}), "id")]
+    {
         match store.create(tree(&root), None).await {
-            Err(StoreError::Conflict { reason: given, job_id: Some(id) }) => assert_eq!((given, id.as_str()), (reason, "j")),
+            Err(StoreError::Conflict { reason: given, job_id: Some(id) }) => {
+                assert_eq!((given, id.as_str()), (reason, "j"))
+            }
             other => panic!("{other:?}"),
         }
     }
     store.create(tree(&json!({"type": "b", "dedupe_key": "k"})), None).await.unwrap();
     let add = |items: Vec<_>| store.add_items("j", items, None);
-    let again = add(vec![item(&json!({"payload": 2, "dedupe_key": "d"})), item(&json!({"payload": 3, "dedupe_key": "e"})), item(&json!({"payload": 4, "dedupe_key": "e"}))]).await.unwrap();
+    let again = add(vec![
+        item(&json!({"payload": 2, "dedupe_key": "d"})),
+        item(&json!({"payload": 3, "dedupe_key": "e"})),
+        item(&json!({"payload": 4, "dedupe_key": "e"})),
+    ])
+    .await
+    .unwrap();
     assert_eq!(again[0], "x");
     assert_eq!(again[1], again[2]);
-    assert!(matches!(add(vec![item(&json!({"payload": 2, "id": "x"}))]).await, Err(StoreError::Conflict { reason: "id", .. })));
+    assert!(matches!(
+        add(vec![item(&json!({"payload": 2, "id": "x"}))]).await,
+        Err(StoreError::Conflict { reason: "id", .. })
+    ));
     assert_eq!(store.status("j").await.unwrap().added, 2);
     assert_eq!(payloads(&claim(&store, "a", 9).await), [json!(1), json!(3)]);
     assert!(matches!(store.add_items("none", vec![], None).await, Err(StoreError::NotFound { .. })));
@@ -209,7 +230,8 @@ async fn release_gives_back_without_a_failure() {
 #[tokio::test]
 async fn lower_priorities_come_first() {
     let store = store().await;
-    let items = [(5, "c"), (-1, "a"), (0, "b"), (5, "d")].map(|(priority, name)| json!({"payload": name, "priority": priority}));
+    let items = [(5, "c"), (-1, "a"), (0, "b"), (5, "d")]
+        .map(|(priority, name)| json!({"payload": name, "priority": priority}));
     store.create(tree(&json!({"type": "a", "items": items})), None).await.unwrap();
     assert_eq!(payloads(&claim(&store, "a", 3).await), [json!("a"), json!("b"), json!("c")]);
     assert_eq!(payloads(&claim(&store, "a", 3).await), [json!("d")]);
@@ -222,7 +244,11 @@ async fn pages_hold_each_entry_once() {
     let root = json!({"type": "a", "items": items, "children": [{"type": "b", "final_stage": true, "items": items}]});
     let created = store.create(tree(&root), None).await.unwrap();
     let given = claim(&store, "a", 6).await;
-    let failures = vec![Failure { assignment_id: given[0].assignment_id.clone(), error: raw(&json!("x")), retry_in_seconds: None }];
+    let failures = vec![Failure {
+        assignment_id: given[0].assignment_id.clone(),
+        error: raw(&json!("x")),
+        retry_in_seconds: None,
+    }];
     let results = vec![Success { assignment_id: given[1].assignment_id.clone(), result: raw(&json!(1)) }];
     let settled = store.settle(results, failures).await.unwrap();
     assert!(settled.iter().all(|one| one.status == SettledStatus::Ok));
@@ -268,7 +294,10 @@ async fn pages_hold_each_entry_once() {
 #[tokio::test]
 async fn complete_trees_are_reaped() {
     let store = with(StoreSettings { retention: Duration::from_secs(3600), ..StoreSettings::default() }).await;
-    let done = store.create(tree(&json!({"type": "a", "sealed": true, "items": [{"payload": 1, "id": "x"}]})), None).await.unwrap();
+    let done = store
+        .create(tree(&json!({"type": "a", "sealed": true, "items": [{"payload": 1, "id": "x"}]})), None)
+        .await
+        .unwrap();
     let open = store.create(tree(&json!({"type": "a", "items": [{"payload": 1}]})), None).await.unwrap();
     succeed_all(&store, &claim(&store, "a", 1).await).await;
     assert!(store.status(&done.id).await.unwrap().tree_complete);
@@ -278,9 +307,19 @@ async fn complete_trees_are_reaped() {
     assert!(store.status(&done.id).await.is_err());
     assert!(store.status(&open.id).await.is_ok());
     store_sql(&store, "SELECT hostler_jobs.make_partitions(100, 101)").await;
-    assert_eq!(store_count(&store, "SELECT count(*) FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid WHERE relname = 'item_100'").await, 1);
+    assert_eq!(
+        store_count(
+            &store,
+            "SELECT count(*) FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid WHERE relname = 'item_100'"
+        )
+        .await,
+        1
+    );
     store.reap().await.unwrap();
-    assert_eq!(store_count(&store, "SELECT count(*) FROM pg_class c WHERE relname IN ('item_100', 'done_101')").await, 0);
+    assert_eq!(
+        store_count(&store, "SELECT count(*) FROM pg_class c WHERE relname IN ('item_100', 'done_101')").await,
+        0
+    );
     let counts = store.counts().await.unwrap();
     assert_eq!((counts.ready, counts.open_trees), (vec![("a".to_owned(), 1)], 1));
 }

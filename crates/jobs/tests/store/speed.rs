@@ -53,11 +53,21 @@ async fn report(store: &Store, name: &str, items: u32, batch: usize, tasks: u32,
     }
     let settled = begun.elapsed();
     for root in roots {
-        while !store.jobs(&hostler_jobs::types::JobQuery { root_id: Some(root.clone()), ..Default::default() }).await.unwrap().jobs[0].tree_complete {
+        while !store
+            .jobs(&hostler_jobs::types::JobQuery { root_id: Some(root.clone()), ..Default::default() })
+            .await
+            .unwrap()
+            .jobs[0]
+            .tree_complete
+        {
             assert!(begun.elapsed() < Duration::from_secs(300));
         }
     }
-    println!("{name}: {:.0} items/s; complete {:?} later", f64::from(items) / settled.as_secs_f64(), begun.elapsed().saturating_sub(settled));
+    println!(
+        "{name}: {:.0} items/s; complete {:?} later",
+        f64::from(items) / settled.as_secs_f64(),
+        begun.elapsed().saturating_sub(settled)
+    );
 }
 
 /// Adds, claims and settles items of a type of its own.
@@ -67,7 +77,8 @@ async fn whole(store: Store, task: u32, items: u32, batch: usize, keys: u32) -> 
     let mut added = 0;
     while added < items {
         let some = (0..batch).map(|n| {
-            let key: Value = if keys > 0 { json!(format!("k{task}-{}", (added as usize + n) % keys as usize)) } else { Value::Null };
+            let key: Value =
+                if keys > 0 { json!(format!("k{task}-{}", (added as usize + n) % keys as usize)) } else { Value::Null };
             item(&json!({"payload": {"n": n, "text": "a payload of some length, as they are"}, "serialize_key": key}))
         });
         store.add_items(&root, some.collect(), None).await.unwrap();
@@ -82,7 +93,9 @@ async fn cycle(store: &Store, kind: &str, batch: usize, items: u32) -> u32 {
     let mut ended = 0;
     while ended < items {
         let given = store.claim(&[kind.to_owned()], "w", batch).await.unwrap();
-        let results = given.iter().map(|one| Success { assignment_id: one.assignment_id.clone(), result: raw(&json!({"ok": true})) });
+        let results = given
+            .iter()
+            .map(|one| Success { assignment_id: one.assignment_id.clone(), result: raw(&json!({"ok": true})) });
         let request = SettleRequest { results: results.collect(), failures: Vec::new() };
         ended += u32::try_from(store.settle(request.results, request.failures).await.unwrap().len()).unwrap();
     }
