@@ -79,10 +79,15 @@ impl PostgresBroker {
         self.0.run(changed).await
     }
 
+    /// Returns true if nothing has been created in the database yet.
+    async fn lacks_schema(&self) -> Result<bool, QueueError> {
+        Ok(schema::state(&self.0.database).await? == State::Missing)
+    }
+
     /// Returns the differences of a channel from its wanted state, and `false` if there is no schema.
     async fn differences(&self, spec: &ChannelSpec) -> Result<(Vec<Difference>, bool), QueueError> {
         let wanted = self.wanted(spec);
-        if schema::state(&self.0.database).await? == State::Missing {
+        if self.lacks_schema().await? {
             return Ok((provision::all_missing(&wanted), false));
         }
         let client = self.client().await?;
@@ -166,6 +171,9 @@ fn check(message: &Outgoing) -> Result<(), Invalid> {
 #[async_trait]
 impl Admin for PostgresBroker {
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
+        if self.lacks_schema().await? {
+            return Ok(Vec::new());
+        }
         let client = self.client().await?;
         let names = self.0.run(admin::channels(&client, &self.0.options.prefix)).await?;
         // Leaves out queues whose names are not valid channel names.
@@ -175,6 +183,9 @@ impl Admin for PostgresBroker {
     async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
         let names = |channel: &Channel| (self.0.full(channel.queue()), self.0.full(&channel.dead_letter_queue()));
         let names: Vec<_> = channels.iter().map(names).collect();
+        if self.lacks_schema().await? {
+            return Ok(channels.iter().map(|_| Ok(Depth { missing: true, ..Depth::default() })).collect());
+        }
         let client = self.client().await?;
         Ok(self.0.run(admin::depths(&client, &names)).await?.into_iter().map(Ok).collect())
     }
@@ -277,12 +288,16 @@ impl Provisioner for PostgresBroker {
     }
 
     async fn missing_destinations(&self, channels: &[Channel]) -> Result<Vec<(Channel, Change)>, QueueError> {
+        let lacks_schema = self.lacks_schema().await?;
         let mut client = self.client().await?;
         let mut missing = Vec::new();
         for channel in channels {
             let name = self.0.full(channel.exchange().unwrap_or(channel.queue()));
             let is_queue = channel.exchange().is_none();
             let found = async {
+                if lacks_schema {
+                    return Ok(false);
+                }
                 let tx = client.transaction().await?;
                 Ok(is_queue && topology::find(&tx, &name).await?.is_some()
                     || topology::is_exchange(&tx, &name).await?
