@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::support::guests::{command, component};
 use crate::support::hostler::{Host, PATIENCE, until};
 use crate::support::jobs::{Jobs, items};
 
@@ -13,7 +14,8 @@ fn with(handler: &str, keys: &str) -> (Jobs, Host) {
 }
 
 fn consuming(jobs: &Jobs, handler: &str, keys: &str) -> Host {
-    jobs.world.config(&format!("[consumers.t]\njob = 't'\nhandler = 'guests/{handler}.wat'\n{keys}"));
+    let handler = if handler.starts_with("main-") { command(handler) } else { component(handler) };
+    jobs.world.config(&format!("[consumers.t]\njob = 't'\nhandler = '{}'\n{keys}", handler.display()));
     let mut command = jobs.world.command(&["run"]);
     // The service has the other one.
     command.env("HOSTLER_HOST__HEALTH_FILE", jobs.world.path("consumer.json"));

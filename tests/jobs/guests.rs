@@ -130,7 +130,7 @@ fn on_a_plain_queue_a_request_is_an_error_and_a_line_in_the_log() {
     world.send("one", ["1"]);
     let mut host = world.started();
     let [settled] = host.settled(1).try_into().unwrap();
-    assert_eq!((&settled["outcome"], &settled["reason"]), (&json!("failed"), &json!(NO_JOB)), "{settled}");
+    assert!(settled["outcome"] == "failed" && settled["reason"].as_str().unwrap().starts_with(NO_JOB), "{settled}");
     let line = host.wait_for(PATIENCE, |line| line["denied"] == "acting on a job");
     assert_eq!(line["cure"], "name the job's type as the consumer's job, in place of channel");
     assert_eq!(host.stop(), 0);
