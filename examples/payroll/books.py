@@ -31,6 +31,11 @@ def by_state(items, state):
     return [item for item in items if item["state"] == state]
 
 
+def of_employees(items):
+    """Returns the number of checks of each employee."""
+    return Counter(item["payload"]["employee"] for item in items)
+
+
 def amount(number):
     return f"{number // 100:,}.{number % 100:02}"
 
@@ -48,8 +53,8 @@ sheets, drafts, _ = items
 ledger, notices, callbacks = lines("ledger"), lines("notices"), lines("callbacks")
 
 print(f"{'LEVEL':18} {'ADDED':>6} {'SUCCEEDED':>9} {'FAILED':>6} {'ATTEMPTS':>8}")
-for depth, (level, its) in enumerate(zip(tree, items)):
-    attempts = sum(len(item["failures"]) for item in its) + level["succeeded"]
+for depth, (level, own) in enumerate(zip(tree, items)):
+    attempts = sum(len(item["failures"]) for item in own) + level["succeeded"]
     name = "  " * depth + level["type"]
     print(f"{name:18} {level['added']:>6} {level['succeeded']:>9} {level['failed']:>6} {attempts:>8}")
 
@@ -78,7 +83,8 @@ genuine = [callback for callback in callbacks if callback["genuine"]]
 counts = ["type", "complete", "added", "succeeded", "failed", "pending"]
 reported = [[[level[count] for count in counts] for level in levels(callback["status"])] for callback in genuine]
 
-print(f"\nattempts at the bank: " + ", ".join(f"{outcomes[name]} {name}" for name in ["paid", "busy", "refused", "repeated"]))
+kinds = ", ".join(f"{outcomes[kind]} {kind}" for kind in ["paid", "busy", "refused", "repeated"])
+print(f"\nattempts at the bank: {kinds}")
 print(f"accounts: {len(accounts)}, with up to {max(map(len, accounts.values()), default=0)} checks each")
 print(f"notices: {len(notices)}, of which {len(notices) - len(told)} were repeated\n")
 
@@ -86,8 +92,8 @@ sealed = all(level["sealed"] and level["complete"] and level["pending"] == 0 for
 rules = [
     ("the tree is complete at all three levels", status["tree_complete"] and sealed and len(tree) == 3),
     ("every employee is calculated", len(by_state(sheets, "succeeded")) == employees == tree[0]["added"]),
-    ("every employee has all checks", Counter(check["payload"]["employee"] for check in drafts) == Counter({n: checks for n in range(1, employees + 1)})),
-    ("only the checks of one employee are refused", len(refused) == checks and len({check["payload"]["employee"] for check in refused}) == 1),
+    ("every employee has all checks", of_employees(drafts) == Counter({number: checks for number in range(1, employees + 1)})),
+    ("only the checks of one employee are refused", list(of_employees(refused).values()) == [checks]),
     ("calculated = sent + refused", calculated == cents(sent) + cents(refused)),
     ("the bank paid as much as was sent", booked == cents(sent)),
     ("every check that was sent is paid once, and no other", payments == Counter(check["id"] for check in sent)),

@@ -28,7 +28,8 @@ fn payroll() {
         "server 1 is killed",
         "host 2 is killed",
         "274 succeeded, 3 failed, 0 pending; the tree is complete",
-        "items of sendCheck failed: {\"error\":\"the bank said 503\"}",
+        "3 items of sendCheck failed:",
+        "the bank said 503",
         "ok    every check that was sent is paid once, and no other",
         "the books balance",
     ] {
@@ -36,10 +37,17 @@ fn payroll() {
     }
     assert!(!said.contains("WRONG"), "{said}");
     let row = |level: &str| -> Vec<u32> {
-        let row = said.lines().find(|line| line.trim_start().starts_with(level) && line.split_whitespace().count() == 5);
-        row.unwrap_or_else(|| panic!("{said}")).split_whitespace().skip(1).map(|cell| cell.parse::<u32>().unwrap()).collect()
+        let row =
+            said.lines().find(|line| line.trim_start().starts_with(level) && line.split_whitespace().count() == 5);
+        row.unwrap_or_else(|| panic!("{said}"))
+            .split_whitespace()
+            .skip(1)
+            .map(|cell| cell.parse::<u32>().unwrap())
+            .collect()
     };
-    for (level, expected) in [("calculatePayroll", [40, 40, 0]), ("sendCheck", [120, 117, 3]), ("notify", [117, 117, 0])] {
+    for (level, expected) in
+        [("calculatePayroll", [40, 40, 0]), ("sendCheck", [120, 117, 3]), ("notify", [117, 117, 0])]
+    {
         let counts = row(level);
         assert_eq!(counts[..3], expected, "{level}\n{said}");
     }
