@@ -71,7 +71,7 @@ for name, sum_of in [("calculated", calculated), ("sent", cents(sent)), ("refuse
 payments = Counter(payment["key"] for payment in paid)
 accounts, attempts = defaultdict(list), defaultdict(list)
 for check in drafts:
-    accounts[check["serialize_key"]].append(check["id"])
+    accounts[check["payload"]["account"]].append(check["id"])
 for attempt in ledger:
     attempts[attempt["account"]].append(attempt)
 places = {key: place for keys in accounts.values() for place, key in enumerate(keys)}
@@ -98,7 +98,7 @@ rules = [
     ("the bank paid as much as was sent", booked == cents(sent)),
     ("every check that was sent is paid once, and no other", payments == Counter(check["id"] for check in sent)),
     ("every receipt is of one check", len({check["result"]["receipt"] for check in sent}) == len(sent)),
-    ("every account got its checks one after another, in order", len(ordered) == len(accounts)),
+    ("every account got its checks one after another, in order", len(ordered) == len(accounts) > 1),
     ("every check that was sent has its notice", set(told) == expected and tree[2]["succeeded"] == len(sent)),
     ("the callback came once, with a good signature", len(callbacks) == len(genuine) == 1),
     ("the callback has the counts of the tree", reported == [[[level[count] for count in counts] for level in tree]]),
