@@ -48,17 +48,17 @@ pub(super) fn run(args: &Args) -> Result {
     let hardening = check_hardening(&loaded.config, &machine);
     let handlers = block_on(check_handlers(&loaded.config, &machine));
     let queues = block_on(check_queues(&loaded.config));
+    let jobs = block_on(check_jobs(&loaded.config));
     #[cfg(feature = "retry")]
     let retry = block_on(check_retry(&loaded.config));
     #[cfg(not(feature = "retry"))]
     let retry = Ok(());
     #[cfg(feature = "jobs")]
-    let jobs = block_on(check_jobs(&loaded.config));
+    let service = block_on(check_job_service(&loaded.config));
     #[cfg(not(feature = "jobs"))]
-    let jobs = Ok(());
-    let consumers = block_on(check_job_consumers(&loaded.config));
-    let parts = [grants, hardening, handlers, queues, consumers, retry, jobs];
-    let failures: Vec<_> = parts.into_iter().filter_map(Result::err).collect();
+    let service = Ok(());
+    let failures: Vec<_> =
+        [grants, hardening, handlers, queues, jobs, retry, service].into_iter().filter_map(Result::err).collect();
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
     let mut messages: Vec<&str> = Vec::new();
     for Failure { message, .. } in &failures {
@@ -176,7 +176,7 @@ async fn check_queues(config: &Config) -> Result<()> {
 
 /// Checks that the job service takes the consumers of jobs for its workers.
 #[cfg(feature = "jobs")]
-async fn check_job_consumers(config: &Config) -> Result<()> {
+async fn check_jobs(config: &Config) -> Result<()> {
     if !host::needs_jobs(config) {
         return Ok(());
     }
@@ -191,7 +191,7 @@ async fn check_job_consumers(config: &Config) -> Result<()> {
 
 /// Checks that no consumer processes jobs, which this build lacks.
 #[cfg(not(feature = "jobs"))]
-async fn check_job_consumers(config: &Config) -> Result<()> {
+async fn check_jobs(config: &Config) -> Result<()> {
     if host::needs_jobs(config) {
         return Err(Failure::new(Exit::QueueUnreachable, "this build of hostler has no consumers of jobs"));
     }
@@ -216,7 +216,7 @@ async fn check_retry(config: &Config) -> Result<()> {
 
 /// Checks that the job service could start, if the config has a database for it.
 #[cfg(feature = "jobs")]
-async fn check_jobs(config: &Config) -> Result<()> {
+async fn check_job_service(config: &Config) -> Result<()> {
     if config.jobs.database.is_none() {
         return Ok(());
     }

@@ -72,7 +72,7 @@ fn a_user_that_does_not_exist_is_named() {
 #[test]
 fn a_wrong_database_is_named() {
     let url = Postgres::shared().url("nowhere").replace("postgres@", &format!("postgres:{SECRET}@"));
-    all_tell(&on(url, WORK), 69, &["queue.postgres.url", "\"nowhere\" does not exist"]);
+    all_tell(&on(url, WORK), 69, &["queue.postgres.url", "nowhere", "does not exist"]);
 }
 
 #[test]
@@ -136,6 +136,17 @@ fn the_file_of_an_address_is_read_and_its_mistakes_are_named() {
     is_told(&world.output(&["provision"]), 69, &["queue.postgres.url_file", "does not begin with postgres://"]);
     fs::write(&file, format!("{}\n", Postgres::shared().database())).unwrap();
     world.provision();
+}
+
+/// Docker mounts secrets in a folder that the host has no other reason to read.
+#[test]
+fn a_hardened_host_reads_its_address_from_any_folder() {
+    let (mut world, secrets) = (on(String::new(), WORK), tempfile::tempdir().unwrap());
+    let file = secrets.path().join("address");
+    fs::write(&file, Postgres::shared().database()).unwrap();
+    world.set("HOSTLER_QUEUE__POSTGRES__URL_FILE", file.display().to_string());
+    let mut host = world.started();
+    assert_eq!(host.stop(), 0);
 }
 
 #[test]

@@ -128,8 +128,11 @@ impl Postgres {
         for id in &ids {
             send("-STOP", &[*id]);
         }
-        send("-KILL", &self.processes());
+        let ids = self.processes();
+        send("-KILL", &ids);
         self.ended();
+        // A server does not start while a process of the last one still has its shared memory.
+        until("all processes are gone", || ids.iter().all(|id| is_gone(*id)));
     }
 
     /// Starts the server again, after [`Self::stop`] or [`Self::kill`]. Waits until it answers.
@@ -302,7 +305,11 @@ fn new_folder() -> PathBuf {
 /// Returns `true` if the process of a keeper has begun and ended.
 fn has_ended(folder: &Path) -> bool {
     let Ok(id) = fs::read_to_string(folder.join("pid")) else { return false };
-    !fs::read_to_string(format!("/proc/{}/stat", id.trim())).is_ok_and(|stat| !stat.contains(") Z "))
+    is_gone(id.trim().parse().unwrap())
+}
+
+fn is_gone(process: u32) -> bool {
+    !fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 fn free_port() -> u16 {

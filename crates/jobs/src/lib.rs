@@ -11,9 +11,10 @@
 //! | `schema.rs`, `schema/` | the migrations: tables, and a function for each transaction |
 //! | `store.rs`, `store/` | the calls of these functions |
 //! | `sweeps.rs` | the periodic transactions |
-//! | `api.rs` | the HTTP API |
-//! | `callbacks.rs` | the delivery of callbacks |
-//! | `server.rs` | the listener, and all parts together |
+//! | `api.rs`, `api/` | the HTTP API |
+//! | `callbacks.rs`, `callbacks/` | the delivery of callbacks |
+//! | `hex.rs` | bytes as hexadecimal digits |
+//! | `server.rs`, `server/` | the listener, and all parts together |
 
 pub mod api;
 pub mod backoff;

@@ -49,7 +49,8 @@ impl Fault {
 /// # Errors
 /// [`Fault`] if the tree breaks a limit.
 pub fn flatten(root: &NewJob) -> Result<Vec<(&NewJob, Option<usize>)>, Fault> {
-    let mut walk = Walk { jobs: Vec::new(), items: 0, ids: HashSet::new(), keys: HashSet::new(), item_ids: HashSet::new() };
+    let mut walk =
+        Walk { jobs: Vec::new(), items: 0, ids: HashSet::new(), keys: HashSet::new(), item_ids: HashSet::new() };
     walk.job(root, None, "", 1)?;
     Ok(walk.jobs)
 }
@@ -81,14 +82,20 @@ impl<'t> Walk<'t> {
             }
             json(&format!("{field}.payload"), &feed.payload)?;
             if Template::parse(feed.payload.text()).parts() > MAX_PARTS {
-                return Err(Fault::new(format!("{field}.payload"), format!("a template has {MAX_PARTS} parts at most")));
+                return Err(Fault::new(
+                    format!("{field}.payload"),
+                    format!("a template has {MAX_PARTS} parts at most"),
+                ));
             }
         }
         if job.id.as_deref().is_some_and(|id| !self.ids.insert(id)) {
             return Err(Fault::new(format!("{at}id"), "another job of this tree has the same id"));
         }
         if job.dedupe_key.as_deref().is_some_and(|key| !self.keys.insert((&job.kind, key))) {
-            return Err(Fault::new(format!("{at}dedupe_key"), "another job of this tree has the same type and dedupe key"));
+            return Err(Fault::new(
+                format!("{at}dedupe_key"),
+                "another job of this tree has the same type and dedupe key",
+            ));
         }
         self.items += job.items.len();
         if self.items > MAX_ITEMS {
@@ -120,7 +127,8 @@ pub fn items(items: &[NewItem]) -> Result<(), Fault> {
 
 fn check_items<'t>(items: &'t [NewItem], ids: &mut HashSet<&'t str>, at: &str) -> Result<(), Fault> {
     for (number, item) in items.iter().enumerate() {
-        check_item(item, ids).map_err(|fault| Fault { field: format!("{at}items[{number}].{}", fault.field), ..fault })?;
+        check_item(item, ids)
+            .map_err(|fault| Fault { field: format!("{at}items[{number}].{}", fault.field), ..fault })?;
     }
     Ok(())
 }
@@ -293,11 +301,20 @@ mod tests {
             (json!({"type": "a", "metadata": []}), "metadata"),
             (json!({"type": "a", "feed": {"payload": "$"}}), "feed"),
             (json!({"type": "a", "callback": {"url": "ftp://x"}}), "callback.url"),
-            (json!({"type": "a", "children": [{"type": "b", "callback": {"url": "http://x"}}]}), "children[0].callback"),
+            (
+                json!({"type": "a", "children": [{"type": "b", "callback": {"url": "http://x"}}]}),
+                "children[0].callback",
+            ),
             (json!({"type": "a", "id": "1", "children": [{"type": "b", "id": "1"}]}), "children[0].id"),
-            (json!({"type": "a", "dedupe_key": "1", "children": [{"type": "a", "dedupe_key": "1"}]}), "children[0].dedupe_key"),
+            (
+                json!({"type": "a", "dedupe_key": "1", "children": [{"type": "a", "dedupe_key": "1"}]}),
+                "children[0].dedupe_key",
+            ),
             (json!({"type": "a", "items": [{"payload": 1}, {"payload": 1, "id": "i-1-1"}]}), "items[1].id"),
-            (json!({"type": "a", "children": [{"type": "b", "items": [{"payload": {"x": "\0"}}]}]}), "children[0].items[0].payload"),
+            (
+                json!({"type": "a", "children": [{"type": "b", "items": [{"payload": {"x": "\0"}}]}]}),
+                "children[0].items[0].payload",
+            ),
         ] {
             assert_eq!(tree(root.clone()), Err(field.to_owned()), "{root}");
         }
@@ -308,7 +325,9 @@ mod tests {
     fn trees_are_bounded() {
         let wide = json!({"type": "a", "children": vec![json!({"type": "b"}); 1000]});
         assert_eq!(tree(wide), Err("children[999].children".to_owned()));
-        let deep = |levels: usize| (1..levels).fold(json!({"type": "a"}), |below, _| json!({"type": "a", "children": [below]}));
+        let deep = |levels: usize| {
+            (1..levels).fold(json!({"type": "a"}), |below, _| json!({"type": "a", "children": [below]}))
+        };
         assert_eq!(tree(deep(32)).unwrap().len(), 32);
         assert!(tree(deep(33)).is_err());
         let item = json!({"payload": 1});
@@ -322,7 +341,15 @@ mod tests {
         for good in ["null", r#""\\u0000""#, r#""\ud83d\ude00""#, r#""a\"[{""#, r#"{"a":[1,{}]}"#, r#""\u0001""#] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
-        for bad in [r#""\u0000""#, r#"{"a\u0000":1}"#, r#""\\\u0000""#, r#""\ud83d""#, r#""\ude00""#, r#""\ud83dx\ude00""#, r#""\ud83d\u0041""#] {
+        for bad in [
+            r#""\u0000""#,
+            r#"{"a\u0000":1}"#,
+            r#""\\\u0000""#,
+            r#""\ud83d""#,
+            r#""\ude00""#,
+            r#""\ud83dx\ude00""#,
+            r#""\ud83d\u0041""#,
+        ] {
             assert!(check(bad).is_err(), "{bad}");
         }
         assert!(check(&format!("{}{}", "[".repeat(128), "]".repeat(128))).is_ok());

@@ -24,6 +24,7 @@ use crate::api::state::Limits;
 use crate::callbacks::{CallbackSettings, Callbacks, ClientError};
 use crate::server::stalls::Stalls;
 use crate::store::Store;
+use crate::sweeps;
 
 /// Maximum size of a request's head in bytes.
 const HEAD_BYTES: usize = 64 * 1024;
@@ -95,6 +96,7 @@ pub async fn serve(
     let (router, app) = api::router(store.clone(), settings.limits, cancel.clone());
     let background = TaskTracker::new();
     background.spawn(callbacks.run(cancel.clone()));
+    background.spawn(sweeps::run(store, cancel.clone()));
     background.close();
 
     let connections = Connections {

@@ -86,6 +86,11 @@ impl Store {
         &self.settings
     }
 
+    /// The database.
+    pub fn database(&self) -> &Database {
+        &self.db
+    }
+
     /// The database's place, `host:port/name`.
     pub fn place(&self) -> &str {
         self.db.place()

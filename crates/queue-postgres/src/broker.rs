@@ -79,10 +79,15 @@ impl PostgresBroker {
         self.0.run(changed).await
     }
 
+    /// Returns true if nothing has been created in the database yet.
+    async fn lacks_schema(&self) -> Result<bool, QueueError> {
+        Ok(schema::state(&self.0.database).await? == State::Missing)
+    }
+
     /// Returns the differences of a channel from its wanted state, and `false` if there is no schema.
     async fn differences(&self, spec: &ChannelSpec) -> Result<(Vec<Difference>, bool), QueueError> {
         let wanted = self.wanted(spec);
-        if schema::state(&self.0.database).await? == State::Missing {
+        if self.lacks_schema().await? {
             return Ok((provision::all_missing(&wanted), false));
         }
         let client = self.client().await?;
@@ -95,13 +100,11 @@ impl PostgresBroker {
         if !has_schema {
             return Err(QueueError::Refused(no_schema().to_owned()));
         }
-        for difference in differences {
-            let is_fatal = difference.is_missing() || difference.resource().starts_with("queue ");
-            match difference.finding(false) {
-                Some(finding) if is_fatal && finding.fatal => return Err(QueueError::Refused(finding.to_string())),
-                Some(finding) => tracing::warn!("{finding}"),
-                None => {}
+        for finding in differences.into_iter().filter_map(|one| one.finding(false)) {
+            if finding.fatal {
+                return Err(QueueError::Refused(finding.to_string()));
             }
+            tracing::warn!("{finding}");
         }
         Ok(())
     }
@@ -168,6 +171,9 @@ fn check(message: &Outgoing) -> Result<(), Invalid> {
 #[async_trait]
 impl Admin for PostgresBroker {
     async fn channels(&self) -> Result<Vec<Channel>, QueueError> {
+        if self.lacks_schema().await? {
+            return Ok(Vec::new());
+        }
         let client = self.client().await?;
         let names = self.0.run(admin::channels(&client, &self.0.options.prefix)).await?;
         // Leaves out queues whose names are not valid channel names.
@@ -177,6 +183,9 @@ impl Admin for PostgresBroker {
     async fn each_depth(&self, channels: &[Channel]) -> Result<Vec<Result<Depth, QueueError>>, QueueError> {
         let names = |channel: &Channel| (self.0.full(channel.queue()), self.0.full(&channel.dead_letter_queue()));
         let names: Vec<_> = channels.iter().map(names).collect();
+        if self.lacks_schema().await? {
+            return Ok(channels.iter().map(|_| Ok(Depth { missing: true, ..Depth::default() })).collect());
+        }
         let client = self.client().await?;
         Ok(self.0.run(admin::depths(&client, &names)).await?.into_iter().map(Ok).collect())
     }
@@ -259,9 +268,8 @@ impl Provisioner for PostgresBroker {
             let wanted = self.wanted(spec);
             self.change(async |tx| topology::establish(tx, &wanted).await).await?;
             // Reads back what was written: a trigger or a rule of an operator may have prevented it.
-            if let (Some(left), _) = self.differences(spec).await.map(|(left, it)| (left.into_iter().next(), it))? {
-                let text = format!("{} differs after it was set: {}", left.resource().to_owned(), left.change());
-                return Err(QueueError::Refused(text));
+            if let Some(left) = self.differences(spec).await?.0.into_iter().next() {
+                return Err(QueueError::Refused(format!("a change has no effect: {}", left.change())));
             }
         }
         changes.iter().for_each(done);
@@ -280,12 +288,16 @@ impl Provisioner for PostgresBroker {
     }
 
     async fn missing_destinations(&self, channels: &[Channel]) -> Result<Vec<(Channel, Change)>, QueueError> {
+        let lacks_schema = self.lacks_schema().await?;
         let mut client = self.client().await?;
         let mut missing = Vec::new();
         for channel in channels {
             let name = self.0.full(channel.exchange().unwrap_or(channel.queue()));
             let is_queue = channel.exchange().is_none();
             let found = async {
+                if lacks_schema {
+                    return Ok(false);
+                }
                 let tx = client.transaction().await?;
                 Ok(is_queue && topology::find(&tx, &name).await?.is_some()
                     || topology::is_exchange(&tx, &name).await?

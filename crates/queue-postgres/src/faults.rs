@@ -7,7 +7,8 @@ use hostler_queue::{LeaseError, QueueError};
 pub(super) fn to_queue_error(error: &DatabaseError) -> QueueError {
     match error {
         error if error.is_retryable() => QueueError::Unavailable(error.to_string()),
-        DatabaseError::Denied { .. } => QueueError::Refused(format!(
+        // insufficient_privilege
+        DatabaseError::Denied { code, .. } if code == "42501" => QueueError::Refused(format!(
             "{error}; grant the user the rights that `hostler provision --permissions` prints"
         )),
         // undefined_table, invalid_schema_name

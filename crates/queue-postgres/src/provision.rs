@@ -95,7 +95,8 @@ impl Difference {
         }
     }
 
-    /// Returns the finding. `creates`: missing resources are created at the start, so that they are no fault.
+    /// Returns the finding. `creates`: the start of a consumer creates what is missing and sets what differs. Otherwise, a consumer
+    /// cannot work without its queues, and not with queues of another order.
     pub(super) fn finding(self, creates: bool) -> Option<Finding> {
         let Self { resource, seen, wanted } = self;
         let Some(seen) = seen else {
@@ -110,17 +111,8 @@ impl Difference {
         };
         let fault = format!("{resource}: {} is {seen}, not {wanted} ({consequence})", wanted.label());
         let cure = if creates { "`hostler run` or `hostler provision` sets it" } else { "`hostler provision` sets it" };
-        Some(Finding { fault, cure: cure.to_owned(), fatal: false })
-    }
-
-    /// Returns `true` if the resource does not exist.
-    pub(super) fn is_missing(&self) -> bool {
-        self.seen.is_none()
-    }
-
-    /// Returns the name of the resource.
-    pub(super) fn resource(&self) -> &str {
-        &self.resource
+        let fatal = !creates && matches!(wanted, Setting::Ordered(_));
+        Some(Finding { fault, cure: cure.to_owned(), fatal })
     }
 }
 

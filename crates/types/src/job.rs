@@ -1,4 +1,4 @@
-//! The job whose item a handler processes: what the handler may ask of it, kept until the item is acked.
+//! Requests of a handler to the job whose item it processes, kept until the item is acked.
 //!
 //! Nothing here reaches the job service at once. New items and seals are committed with the item's result, so an attempt
 //! that fails leaves no trace, and a retry adds nothing twice.
@@ -81,7 +81,7 @@ pub enum JobError {
     Settled,
 }
 
-/// What a handler may do with the job whose item it processes. No function waits.
+/// Operations of a handler on the job whose item it processes. No function waits.
 pub trait JobContext: Debug + Send + Sync {
     /// Returns the job and the item.
     fn info(&self) -> &JobInfo;

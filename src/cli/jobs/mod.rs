@@ -46,7 +46,8 @@ Examples:
   hostler jobs ls --type thumbnail
   hostler jobs ls --open --max 20 --json
 
-Lists roots and the jobs below them, in the order of their creation. `hostler jobs show` shows a whole tree.";
+Lists roots and the jobs below them, in the order of their creation. Counts may be behind by a moment. `hostler jobs \
+    show` shows a whole tree as it is.";
 
 /// List jobs with their progress
 #[derive(Debug, clap::Args)]

@@ -69,14 +69,9 @@ pub trait QueueDriver: Send + Sync + 'static {
         None
     }
 
-    /// Returns the files that say which server to use and whom to trust, each with its config key. Guests may not write to them.
+    /// Returns the files that say which server to use and whom to trust, each with its config key. The
+    /// hardened process may read them, as the driver does when it connects. Guests may not write to them.
     fn trusted_files<'a>(&self, config: &'a Config) -> Vec<(&'static str, &'a Path)> {
-        let _ = config;
-        Vec::new()
-    }
-
-    /// Returns the files that the driver reads whenever it connects. The hardened process may read them.
-    fn files_of_each_connection<'a>(&self, config: &'a Config) -> Vec<&'a Path> {
         let _ = config;
         Vec::new()
     }

@@ -46,11 +46,6 @@ impl QueueDriver for Nats {
         files.into_iter().filter_map(|(key, file)| Some((key, file?))).collect()
     }
 
-    fn files_of_each_connection<'a>(&self, config: &'a Config) -> Vec<&'a Path> {
-        let nats = &config.queue.nats;
-        [&nats.ca, &nats.client_cert].into_iter().flatten().map(|file| &**file).collect()
-    }
-
     fn makes_what_is_missing(&self, config: &Config) -> bool {
         config.queue.nats.provision == Provision::Auto
     }

@@ -102,7 +102,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
         // A driver such as SQLite stores companion files in the folder of the real file. If `file.path` is a symbolic link, that
         // is the folder of its target.
         rules.extend(driver(config).file(config).map(|file| write(folder_of(&real(file.path)))));
-        rules.extend(driver(config).files_of_each_connection(config).into_iter().map(read));
+        rules.extend(driver(config).trusted_files(config).into_iter().map(|(_, file)| read(file)));
         rules.extend(handlers(config));
         rules.extend(config.consumers.iter().flat_map(granted));
         rules
@@ -251,16 +251,15 @@ mod tests {
         assert!(!read.iter().any(|path| path == "/etc" || path == "/"), "{read:?}");
     }
 
-    /// The client library reads them again whenever it connects.
     #[cfg(feature = "nats")]
     #[test]
-    fn certificates_of_nats_can_be_read_after_the_start() {
+    fn files_of_the_driver_can_be_read() {
         let keys = "[queue.nats]\nurl = 'tls://nats'\nca = '/n/ca.pem'\nclient_cert = '/n/me.pem'\ncredentials = '/n/me.creds'";
         let read = |driver| {
             let rules = decide(&config(driver, keys), &variable, &Profile::default()).process.unwrap();
             paths(&rules, false).into_iter().filter(|path| path.starts_with("/n/")).collect::<Vec<_>>()
         };
-        assert_eq!(read("nats"), ["/n/ca.pem", "/n/me.pem"], "credentials are read at the start");
+        assert_eq!(read("nats"), ["/n/me.creds", "/n/ca.pem", "/n/me.pem"]);
         assert!(read("embedded").is_empty());
     }
 

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::api::input::{BODY, ID};
+use crate::api::input::BODY;
 use crate::api::roles::{Access, Role};
-use crate::api::work::{BATCH, CLAIM, DELAY, TYPE, TYPES, WAIT};
+use crate::api::work::{TYPES, WAIT};
+use crate::limits::{MAX_ASSIGNMENTS, MAX_CLAIM, MAX_DELAY, MAX_ITEMS, MAX_JOBS, MAX_KEY, MAX_TYPE};
 
 /// The refusals that many operations share, with the description of each.
 const REFUSALS: [(u16, &str); 13] = [
@@ -22,7 +23,10 @@ const REFUSALS: [(u16, &str); 13] = [
     (429, "Too many requests."),
     (431, "The head of the request is too large."),
     (500, "The service has a fault."),
-    (503, "The database does not answer, or the service stops. The request may be repeated, except where `detail` says that it may have been carried out."),
+    (
+        503,
+        "The database does not answer, or the service stops. The request may be repeated, except where `detail` says that it may have been carried out.",
+    ),
 ];
 
 /// Completes the document of the routes.
@@ -105,11 +109,11 @@ fn complete_operation(operation: &mut Value) {
 /// Adds the limits of a parameter.
 fn limit_parameter(parameter: &mut Value) {
     let limits = match parameter["name"].as_str() {
-        Some("id" | "worker_id" | "root_id" | "job_id" | "cursor") => json!({ "minLength": 1, "maxLength": ID }),
+        Some("id" | "worker_id" | "root_id" | "job_id" | "cursor") => json!({ "minLength": 1, "maxLength": MAX_KEY }),
         Some("Idempotency-Key") => {
-            json!({ "minLength": 1, "maxLength": ID, "pattern": "^[!-~]([ -~]*[!-~])?$", "type": "string" })
+            json!({ "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[!-~]([ -~]*[!-~])?$", "type": "string" })
         }
-        Some("type") => json!({ "minLength": 1, "maxLength": ID }),
+        Some("type") => json!({ "minLength": 1, "maxLength": MAX_KEY }),
         Some("limit") => json!({ "minimum": 1, "maximum": 1000, "default": 100, "type": "integer" }),
         Some("complete" | "final_stage") => json!({ "type": "boolean" }),
         _ => json!({}),
@@ -126,34 +130,38 @@ fn limit_parameter(parameter: &mut Value) {
 
 /// Adds the limits of the fields of bodies, which the checks of store and handlers enforce.
 fn limit_schemas(schemas: &mut Map<String, Value>) {
-    let key = || json!({ "maxLength": ID });
-    let id = || json!({ "minLength": 1, "maxLength": ID });
-    let kind = || json!({ "minLength": 1, "maxLength": TYPE, "pattern": "^[A-Za-z0-9._-]+$" });
+    let key = || json!({ "maxLength": MAX_KEY });
+    let id = || json!({ "minLength": 1, "maxLength": MAX_KEY });
+    let kind = || json!({ "minLength": 1, "maxLength": MAX_TYPE, "pattern": "^[A-Za-z0-9._-]+$" });
     let metadata = || json!({ "type": "object", "default": {}, "$ref": null });
-    let ids = || json!({ "maxItems": BATCH, "items": { "type": "string", "maxLength": ID } });
-    let delay = || json!({ "minimum": 0, "maximum": DELAY });
+    let ids = || json!({ "maxItems": MAX_ASSIGNMENTS, "items": { "type": "string", "maxLength": MAX_KEY } });
+    let delay = || json!({ "minimum": 0, "maximum": MAX_DELAY });
     let limits = [
         ("NewJob", "type", kind()),
         ("NewJob", "id", id()),
         ("NewJob", "dedupe_key", id()),
         ("NewJob", "metadata", metadata()),
-        ("NewJob", "items", json!({ "maxItems": BATCH })),
-        ("NewJob", "children", json!({ "maxItems": 999 })),
+        ("NewJob", "items", json!({ "maxItems": MAX_ITEMS })),
+        ("NewJob", "children", json!({ "maxItems": MAX_JOBS - 1 })),
         ("NewItem", "id", id()),
         ("NewItem", "dedupe_key", id()),
         ("NewItem", "serialize_key", id()),
         ("NewItem", "metadata", metadata()),
-        ("AddItems", "items", json!({ "maxItems": BATCH })),
-        ("Claim", "types", json!({ "minItems": 1, "maxItems": TYPES, "items": merged(kind(), json!({ "type": "string" })) })),
+        ("AddItems", "items", json!({ "maxItems": MAX_ITEMS })),
+        (
+            "Claim",
+            "types",
+            json!({ "minItems": 1, "maxItems": TYPES, "items": merged(kind(), json!({ "type": "string" })) }),
+        ),
         ("Claim", "worker_id", id()),
-        ("Claim", "max", json!({ "minimum": 1, "maximum": CLAIM })),
+        ("Claim", "max", json!({ "minimum": 1, "maximum": MAX_CLAIM })),
         ("Claim", "wait_seconds", json!({ "minimum": 0, "maximum": WAIT, "default": 0 })),
         ("FailureBody", "retry_in_seconds", delay()),
         ("Failure", "retry_in_seconds", delay()),
         ("Failure", "assignment_id", key()),
         ("Success", "assignment_id", key()),
-        ("SettleRequest", "results", json!({ "maxItems": BATCH })),
-        ("SettleRequest", "failures", json!({ "maxItems": BATCH })),
+        ("SettleRequest", "results", json!({ "maxItems": MAX_ASSIGNMENTS })),
+        ("SettleRequest", "failures", json!({ "maxItems": MAX_ASSIGNMENTS })),
         ("AssignmentIds", "assignment_ids", ids()),
     ];
     for (schema, property, limits) in limits {
@@ -248,7 +256,8 @@ mod tests {
 
     #[test]
     fn refusals_follow_from_the_shape_of_an_operation() {
-        let mut operation = json!({ "responses": { "200": {} }, "requestBody": {}, "security": [{ "token": ["worker"] }] });
+        let mut operation =
+            json!({ "responses": { "200": {} }, "requestBody": {}, "security": [{ "token": ["worker"] }] });
         complete_operation(&mut operation);
         for status in ["401", "403", "405", "408", "413", "415", "422", "429", "500", "503"] {
             assert!(operation["responses"].get(status).is_some(), "{status}");

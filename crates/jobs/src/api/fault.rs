@@ -116,7 +116,10 @@ mod tests {
     fn conflicts_name_the_reason_and_the_job() {
         let error = StoreError::Conflict { reason: "dedupe_key", job_id: Some("j".to_owned()) };
         let problem = json(&of_body(error));
-        assert_eq!((&problem["status"], &problem["reason"], &problem["job_id"]), (&409.into(), &"dedupe_key".into(), &"j".into()));
+        assert_eq!(
+            (&problem["status"], &problem["reason"], &problem["job_id"]),
+            (&409.into(), &"dedupe_key".into(), &"j".into())
+        );
     }
 
     #[test]

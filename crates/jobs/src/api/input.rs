@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::api::json_scan::{Finding, NESTING, find_nul, pointer, scan};
 use crate::api::problem::Problem;
 use crate::api::state::App;
+use crate::limits::MAX_KEY;
 use crate::store::IdempotencyKey;
 
 /// Maximum size of a body in bytes.
@@ -30,9 +31,6 @@ const PIECE: Duration = Duration::from_secs(10);
 
 /// Maximum time for the whole of a body.
 const WHOLE: Duration = Duration::from_secs(120);
-
-/// Maximum length of ids and keys in bytes.
-pub const ID: usize = 200;
 
 /// The JSON body of a request, and its digest.
 #[derive(Debug)]
@@ -75,7 +73,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
         return Err(Problem::invalid(NAME, "is given twice"));
     }
     match value.to_str() {
-        Ok(key) if (1..=ID).contains(&key.len()) => Ok(Some(key.to_owned())),
+        Ok(key) if (1..=MAX_KEY).contains(&key.len()) => Ok(Some(key.to_owned())),
         _ => Err(Problem::invalid(NAME, "must have 1 to 200 visible ASCII characters")),
     }
 }
@@ -198,7 +196,7 @@ async fn path_parameter(name: &'static str, parts: &mut Parts, app: &App) -> Res
 
 /// Refuses a parameter that no id can equal.
 fn check_text(name: &str, value: &str) -> Result<(), Problem> {
-    if !(1..=ID).contains(&value.len()) {
+    if !(1..=MAX_KEY).contains(&value.len()) {
         return Err(Problem::invalid(name, "must have 1 to 200 bytes"));
     }
     if value.contains('\0') {
@@ -316,7 +314,7 @@ mod tests {
         assert_eq!(refusal(r#"{"type":"a","items":[{"payload":1},{"id":2}]}"#), (422, "/items/1/id".into()));
         assert_eq!(refusal(r#"{"type":"a","items":[{"payload":"\u0000"}]}"#), (422, "/items/0/payload".into()));
         assert_eq!(refusal(r#"{"type":"a","items":[{"payload":"\ud800"}]}"#).0, 400);
-        let deep = format!(r#"{{"type":"a","metadata":{}}}"#, "[".repeat(200) + &"]".repeat(200));
+        let deep = format!(r#"{{"type":"a","metadata":{}}}"#, "[".repeat(300) + &"]".repeat(300));
         assert_eq!(refusal(&deep), (422, "".into()));
     }
 

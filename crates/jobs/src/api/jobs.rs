@@ -10,9 +10,7 @@ use crate::api::fault::{of_body, of_parameters};
 use crate::api::input::{Id, Input, Parameters};
 use crate::api::problem::Problem;
 use crate::api::state::App;
-use crate::types::{
-    AddItems, AddedItems, Created, ItemPage, ItemQuery, ItemState, JobPage, JobQuery, NewJob, Status,
-};
+use crate::types::{AddItems, AddedItems, Created, ItemPage, ItemQuery, ItemState, JobPage, JobQuery, NewJob, Status};
 
 /// The answer to `POST /job/{id}/retry`.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,7 +1,7 @@
 //! One pass over a JSON text for the things that its parser lets through and PostgreSQL refuses.
 
-/// Maximum nesting of arrays and objects in a request. The deepest tree of jobs takes half of it.
-pub const NESTING: usize = 128;
+/// Maximum nesting of arrays and objects in a request: that of the deepest tree of jobs, and that of a value in it.
+pub const NESTING: usize = 200;
 
 /// A property of a text that needs a closer look or a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

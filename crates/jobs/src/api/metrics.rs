@@ -95,7 +95,8 @@ fn head(text: &mut String, name: &str, kind: &str, help: &str) {
 }
 
 fn sample(text: &mut String, name: &str, labels: &str, value: impl std::fmt::Display) {
-    let _ = if labels.is_empty() { writeln!(text, "{name} {value}") } else { writeln!(text, "{name}{{{labels}}} {value}") };
+    let _ =
+        if labels.is_empty() { writeln!(text, "{name} {value}") } else { writeln!(text, "{name}{{{labels}}} {value}") };
 }
 
 /// Escapes the value of a label.

@@ -12,6 +12,7 @@ use crate::api::fault::of_parameters;
 use crate::api::metrics::database;
 use crate::api::problem::Problem;
 use crate::api::state::App;
+use crate::types::JobQuery;
 
 /// The media type of Prometheus' text format.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -34,7 +35,7 @@ pub async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
-/// Tells whether the service can work: the database answers, its schema is current, and no shutdown is under way.
+/// Tells whether the service can work: the database answers and has the tables, and no shutdown is under way.
 #[utoipa::path(
     get, path = "/readyz", tag = "service",
     responses((status = 200, description = "The service can work.", body = Health)),
@@ -44,7 +45,8 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
     if app.stopping.is_cancelled() {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the service stops").retry_after(1));
     }
-    app.store.ping().await.map_err(of_parameters)?;
+    // Reads a table, so that a missing schema is found, too.
+    app.store.jobs(&JobQuery { limit: Some(1), ..JobQuery::default() }).await.map_err(of_parameters)?;
     Ok(Json(Health { status: "ok" }))
 }
 

@@ -13,9 +13,10 @@ use utoipa::ToSchema;
 
 use crate::api::fault::{gone, of_body, of_parameters};
 use crate::api::handover::Handover;
-use crate::api::input::{ID, Id, Input, WorkerId};
+use crate::api::input::{Id, Input, WorkerId};
 use crate::api::problem::Problem;
 use crate::api::state::App;
+use crate::limits::{self, Fault, MAX_ASSIGNMENTS, MAX_CLAIM, MAX_DELAY};
 use crate::store::{Settlement, StoreError};
 use crate::types::{
     Assigned, AssignmentIds, Claim, Claimed, FailureAnswer, FailureBody, ResultBody, SettleAnswer, SettleRequest,
@@ -25,20 +26,8 @@ use crate::types::{
 /// Maximum number of types in a claim.
 pub const TYPES: usize = 100;
 
-/// Maximum length of a type in bytes.
-pub const TYPE: usize = 100;
-
-/// Maximum number of items in a claim.
-pub const CLAIM: u32 = 1000;
-
-/// Maximum number of assignments in one request.
-pub const BATCH: usize = 10_000;
-
 /// Maximum time of a long poll in seconds.
 pub const WAIT: f64 = 60.0;
-
-/// Maximum delay before the next attempt in seconds: a year.
-pub const DELAY: f64 = 31_536_000.0;
 
 /// An answer that says only that the request was carried out.
 #[derive(Debug, Serialize, ToSchema)]
@@ -103,21 +92,21 @@ fn check_claim(claim: &Claim) -> Result<(), Problem> {
     if !(1..=TYPES).contains(&claim.types.len()) {
         return Err(Problem::invalid("/types", "must have 1 to 100 entries"));
     }
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let faulty = |kind: &String| !(1..=TYPE).contains(&kind.len()) || !kind.bytes().all(legal);
-    if let Some(index) = claim.types.iter().position(faulty) {
-        return Err(Problem::invalid(format!("/types/{index}"), "must have 1 to 100 characters of [A-Za-z0-9._-]"));
+    for (index, kind) in claim.types.iter().enumerate() {
+        limits::kind(&format!("types[{index}]"), kind).map_err(faulty)?;
     }
-    if !(1..=ID).contains(&claim.worker_id.len()) {
-        return Err(Problem::invalid("/worker_id", "must have 1 to 200 bytes"));
-    }
-    if !(1..=CLAIM).contains(&claim.max) {
+    limits::key("worker_id", &claim.worker_id).map_err(faulty)?;
+    if !(1..=MAX_CLAIM).contains(&usize::try_from(claim.max).unwrap_or(usize::MAX)) {
         return Err(Problem::invalid("/max", "must be from 1 to 1000"));
     }
     if !(0.0..=WAIT).contains(&claim.wait_seconds) {
         return Err(Problem::invalid("/wait_seconds", "must be from 0 to 60"));
     }
     Ok(())
+}
+
+fn faulty(fault: Fault) -> Problem {
+    of_body(StoreError::from(fault))
 }
 
 /// Assigns one item to a worker.
@@ -152,11 +141,7 @@ pub async fn assign(State(app): State<App>, Id(id): Id, WorkerId(worker): Worker
     ),
     security(("token" = ["worker"]), ("token" = ["operator"])),
 )]
-pub async fn succeed(
-    State(app): State<App>,
-    Id(id): Id,
-    input: Input<ResultBody>,
-) -> Result<Json<Accepted>, Problem> {
+pub async fn succeed(State(app): State<App>, Id(id): Id, input: Input<ResultBody>) -> Result<Json<Accepted>, Problem> {
     match app.store.succeed(&id, input.value.result).await.map_err(of_body)? {
         Settlement::Ok { .. } => {
             app.waiting.wake();
@@ -184,23 +169,14 @@ pub async fn fail(
     input: Input<FailureBody>,
 ) -> Result<Json<FailureAnswer>, Problem> {
     let FailureBody { error, retry_in_seconds } = input.value;
-    check_delay(retry_in_seconds, || "/retry_in_seconds".to_owned())?;
-    let retry_in = retry_in_seconds.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, DELAY)));
+    limits::delay("retry_in_seconds", retry_in_seconds).map_err(faulty)?;
+    let retry_in = retry_in_seconds.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, MAX_DELAY)));
     match app.store.fail(&id, error, retry_in).await.map_err(of_body)? {
         Settlement::Ok { retry_at } => {
             app.waiting.wake();
             Ok(Json(FailureAnswer { retry_at }))
         }
         Settlement::Stale => Err(gone()),
-    }
-}
-
-fn check_delay(seconds: Option<f64>, field: impl FnOnce() -> String) -> Result<(), Problem> {
-    match seconds {
-        Some(seconds) if !(0.0..=DELAY).contains(&seconds) => {
-            Err(Problem::invalid(field(), "must be from 0 to 31536000"))
-        }
-        _ => Ok(()),
     }
 }
 
@@ -229,12 +205,9 @@ pub async fn beat(State(app): State<App>, Id(id): Id) -> Result<Json<Accepted>, 
 )]
 pub async fn settle(State(app): State<App>, input: Input<SettleRequest>) -> Result<Json<SettleAnswer>, Problem> {
     let SettleRequest { results, failures } = input.value;
-    if results.len() + failures.len() > BATCH {
-        let field = if results.len() > BATCH { "/results" } else { "/failures" };
+    if results.len() + failures.len() > MAX_ASSIGNMENTS {
+        let field = if results.len() > MAX_ASSIGNMENTS { "/results" } else { "/failures" };
         return Err(Problem::invalid(field, "results and failures must be 10000 at most"));
-    }
-    for (index, failure) in failures.iter().enumerate() {
-        check_delay(failure.retry_in_seconds, || format!("/failures/{index}/retry_in_seconds"))?;
     }
     let settled = app.store.settle(results, failures).await.map_err(of_body)?;
     app.waiting.wake();
@@ -248,10 +221,7 @@ pub async fn settle(State(app): State<App>, input: Input<SettleRequest>) -> Resu
     responses((status = 200, description = "The assignments that have ended: cancel their work.", body = StaleAssignments)),
     security(("token" = ["worker"]), ("token" = ["operator"])),
 )]
-pub async fn heartbeat(
-    State(app): State<App>,
-    input: Input<AssignmentIds>,
-) -> Result<Json<StaleAssignments>, Problem> {
+pub async fn heartbeat(State(app): State<App>, input: Input<AssignmentIds>) -> Result<Json<StaleAssignments>, Problem> {
     let ids = checked_ids(input.value)?;
     let stale = app.store.heartbeat(&ids).await.map_err(of_body)?;
     Ok(Json(StaleAssignments { stale }))
@@ -264,10 +234,7 @@ pub async fn heartbeat(
     responses((status = 200, description = "The assignments that had ended already.", body = StaleAssignments)),
     security(("token" = ["worker"]), ("token" = ["operator"])),
 )]
-pub async fn release(
-    State(app): State<App>,
-    input: Input<AssignmentIds>,
-) -> Result<Json<StaleAssignments>, Problem> {
+pub async fn release(State(app): State<App>, input: Input<AssignmentIds>) -> Result<Json<StaleAssignments>, Problem> {
     let ids = checked_ids(input.value)?;
     let stale = app.store.release(&ids).await.map_err(of_body)?;
     app.waiting.wake();
@@ -276,7 +243,7 @@ pub async fn release(
 
 fn checked_ids(ids: AssignmentIds) -> Result<Vec<String>, Problem> {
     let ids = ids.assignment_ids;
-    if ids.len() > BATCH {
+    if ids.len() > MAX_ASSIGNMENTS {
         return Err(Problem::invalid("/assignment_ids", "must have 10000 entries at most"));
     }
     Ok(ids)
@@ -311,12 +278,5 @@ mod tests {
             let problem = serde_json::to_value(check_claim(claim).unwrap_err()).unwrap();
             assert_eq!(problem["field"], field);
         }
-    }
-
-    #[test]
-    fn delays_are_finite_and_at_most_a_year() {
-        let ask = |seconds| check_delay(seconds, || "/x".to_owned()).is_ok();
-        assert!(ask(None) && ask(Some(0.0)) && ask(Some(DELAY)));
-        assert!(!ask(Some(-1.0)) && !ask(Some(DELAY + 1.0)) && !ask(Some(f64::INFINITY)));
     }
 }

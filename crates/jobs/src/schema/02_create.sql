@@ -8,7 +8,7 @@ CREATE FUNCTION hostler_jobs.add_rows(
     p_day int, p_jobs bigint[], p_types int[], p_payloads text[], p_ids text[], p_dedupes text[], p_keys text[],
     p_priorities smallint[], p_metas text[], OUT seqs bigint[], OUT fresh bigint[])
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     wanted int;
     got int;

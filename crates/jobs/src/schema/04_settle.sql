@@ -4,7 +4,7 @@
 -- Locks: the rows of the keys, in the order of keys.
 CREATE FUNCTION hostler_jobs.pass_on(p_keys text[], p_seqs bigint[]) RETURNS void
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     PERFORM FROM serial_key k WHERE k.key = ANY (p_keys) ORDER BY k.key FOR UPDATE;
     WITH gone AS (
@@ -31,7 +31,7 @@ CREATE FUNCTION hostler_jobs.settle(
     p_ceilings float8[], p_fed boolean, p_feed_items int[], p_feed_jobs bigint[], p_feed_payloads text[], p_age float8)
 RETURNS TABLE (n int, status smallint, retry_at text, job bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     ended int[];
@@ -106,7 +106,7 @@ END $$;
 -- Locks: rows of `later`, never waiting for any.
 CREATE FUNCTION hostler_jobs.promote(p_max int) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     met int;
 BEGIN

@@ -4,7 +4,7 @@
 -- Locks: rows of roots.
 CREATE FUNCTION hostler_jobs.close_jobs(p_roots bigint[]) RETURNS void
 LANGUAGE sql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
     WITH less AS (
         SELECT r AS root, count(*) AS jobs FROM unnest(p_roots) r GROUP BY r
     ), closed AS (
@@ -28,12 +28,12 @@ $$;
 -- completion needs.
 CREATE FUNCTION hostler_jobs.fold(p_jobs bigint[], p_wait boolean) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     touched bigint[];
-    added bigint[];
-    oks bigint[];
-    faileds bigint[];
+    more bigint[];
+    more_ok bigint[];
+    more_failed bigint[];
     seals bigint[];
     closed bigint[];
     roots bigint[];
@@ -47,17 +47,17 @@ BEGIN
     IF p_jobs IS NULL THEN
         WITH gone AS (DELETE FROM delta RETURNING *),
             sums AS (SELECT d.job, sum(d.added) AS a, sum(d.ok) AS o, sum(d.failed) AS f FROM gone d GROUP BY d.job)
-        SELECT array_agg(s.job), array_agg(s.a), array_agg(s.o), array_agg(s.f) INTO touched, added, oks, faileds FROM sums s;
+        SELECT array_agg(s.job), array_agg(s.a), array_agg(s.o), array_agg(s.f) INTO touched, more, more_ok, more_failed FROM sums s;
     ELSE
         WITH gone AS (DELETE FROM delta d WHERE d.job = ANY (p_jobs) RETURNING *),
             sums AS (SELECT d.job, sum(d.added) AS a, sum(d.ok) AS o, sum(d.failed) AS f FROM gone d GROUP BY d.job)
-        SELECT array_agg(s.job), array_agg(s.a), array_agg(s.o), array_agg(s.f) INTO touched, added, oks, faileds FROM sums s;
+        SELECT array_agg(s.job), array_agg(s.a), array_agg(s.o), array_agg(s.f) INTO touched, more, more_ok, more_failed FROM sums s;
     END IF;
     IF touched IS NULL THEN
         RETURN 0;
     END IF;
     UPDATE job SET added = job.added + s.a, ok = job.ok + s.o, failed = job.failed + s.f
-    FROM unnest(touched, added, oks, faileds) s (num, a, o, f)
+    FROM unnest(touched, more, more_ok, more_failed) s (num, a, o, f)
     WHERE job.num = s.num AND (s.a <> 0 OR s.o <> 0 OR s.f <> 0);
     WHILE cardinality(touched) > 0 LOOP
         looked := looked + cardinality(touched);
@@ -89,7 +89,7 @@ END $$;
 -- deadlock is broken by the server, and the loser tries again.
 CREATE FUNCTION hostler_jobs.delete_job(p_job text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     nums bigint[];
     keys text[];
@@ -160,7 +160,7 @@ END $$;
 -- Locks: the advisory lock; the job's row; the serialize keys, in order; rows of `ready` and `later` of the keys' heads.
 CREATE FUNCTION hostler_jobs.retry_job(p_job text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     j record;
     seqs bigint[];

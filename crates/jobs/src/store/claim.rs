@@ -136,9 +136,8 @@ impl Store {
         let params: [Param<'_>; 2] = [(&seqs, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY)];
         let rows = self.call(sql, &params).await?;
         let alive: std::collections::HashSet<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        let is_alive = |id: &String| {
-            AssignmentRef::parse(id).is_some_and(|place| alive.contains(&(place.item.seq, place.token)))
-        };
+        let is_alive =
+            |id: &String| AssignmentRef::parse(id).is_some_and(|place| alive.contains(&(place.item.seq, place.token)));
         Ok(assignments.iter().filter(|id| !is_alive(id)).cloned().collect())
     }
 

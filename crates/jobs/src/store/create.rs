@@ -64,7 +64,8 @@ impl Store {
             return self.item_ids(&rows.ids, &answer).await;
         };
         let answer = |answer: &[Row]| {
-            serde_json::to_string(&own_ids(&rows.ids, answer)).map_err(|error| StoreError::Unexpected(error.to_string()))
+            serde_json::to_string(&own_ids(&rows.ids, answer))
+                .map_err(|error| StoreError::Unexpected(error.to_string()))
         };
         match self.call_once(&key, ADD, &params, answer).await.map_err(missing)? {
             Answer::Known(text) => {

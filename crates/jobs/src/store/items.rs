@@ -46,12 +46,8 @@ impl Store {
         let wanted = i64::from(limit) + 1;
         let is_filtered = query.state.is_some() || (scope.is_none() && query.final_stage.is_some());
         let window = if is_filtered { WINDOW.max(wanted) } else { wanted };
-        let mut params: Vec<Param<'_>> = vec![
-            (&cursor.major, Type::INT8),
-            (&cursor.seq, Type::INT8),
-            (&window, Type::INT8),
-            (&wanted, Type::INT8),
-        ];
+        let mut params: Vec<Param<'_>> =
+            vec![(&cursor.major, Type::INT8), (&cursor.seq, Type::INT8), (&window, Type::INT8), (&wanted, Type::INT8)];
         if let Some(scope) = &scope {
             params.push((&scope.day, Type::INT4));
             params.push((&scope.jobs, Type::INT8_ARRAY));

@@ -196,8 +196,10 @@ impl Store {
             let feeds = feeds.get(job).map_or(&[][..], Vec::as_slice);
             changed.push(items.add(number, ending, feeds, payload));
         }
-        let refused: Vec<Option<String>> =
-            changed.iter().map(|error| error.as_ref().map(|text| serde_json::Value::from(text.as_str()).to_string())).collect();
+        let refused: Vec<Option<String>> = changed
+            .iter()
+            .map(|error| error.as_ref().map(|text| serde_json::Value::from(text.as_str()).to_string()))
+            .collect();
         let replaced: Vec<Ending<'_>> = endings
             .iter()
             .zip(&refused)

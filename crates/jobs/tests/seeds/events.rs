@@ -14,7 +14,7 @@ pub struct Chooser {
     /// Jobs, each with true if it has a feed.
     jobs: Vec<(Job, bool)>,
     items: Vec<Item>,
-    assignments: Vec<Assignment>,
+    assignments: Vec<(Assignment, Item)>,
     events: Vec<Event>,
     tokens: usize,
     trees: usize,
@@ -48,7 +48,7 @@ impl Chooser {
                 self.trees += 1;
             }
             (_, Answer::Added(items)) => self.items.extend(items),
-            (_, Answer::Assigned(assigned)) => self.assignments.extend(assigned.iter().map(|one| one.assignment)),
+            (_, Answer::Assigned(assigned)) => self.assignments.extend(assigned.iter().map(|one| (one.assignment, one.item))),
             (_, Answer::Callbacks(due)) => self.events.extend(due.iter().map(|(event, _)| *event)),
             _ => {}
         }
@@ -99,12 +99,18 @@ impl Chooser {
         Operation::Claim { worker: rng.usize(3..5), kinds: vec![rng.usize(..KINDS)], max: rng.usize(1..=3) }
     }
 
-    /// Draws an assignment: mostly a live one.
+    /// Draws an assignment: mostly a live one, sometimes one that ended while the item has another, sometimes any.
     fn assignment(&mut self, model: &Model) -> Option<Assignment> {
-        let live: Vec<Assignment> = model.live().into_iter().map(|(assignment, _)| assignment).collect();
+        let live = model.live();
+        let is_replaced = |one: &&(Assignment, Item)| live.iter().any(|other| other.1 == one.1 && other.0 != one.0);
+        let replaced: Vec<(Assignment, Item)> = self.assignments.iter().filter(is_replaced).copied().collect();
         let rng = &mut self.generator.rng;
-        let pool = if rng.u32(..100) < 75 { &live } else { &self.assignments };
-        rng.choice(pool).copied()
+        let pool = match rng.u32(..100) {
+            0..20 if !replaced.is_empty() => &replaced,
+            0..80 => &live,
+            _ => &self.assignments,
+        };
+        rng.choice(pool).map(|(assignment, _)| *assignment)
     }
 
     fn result(&mut self, assignment: Assignment) -> Value {
