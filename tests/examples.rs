@@ -1,6 +1,8 @@
 //! The examples that are built by a toolchain: their own tests, and what they answer to good and bad input by their own
 //! config. An example has a test here, a `build.sh OUT.wasm` and a `hostler.toml`.
 
+#[cfg(feature = "jobs")]
+mod payroll;
 mod webhooks;
 
 use std::fs;
