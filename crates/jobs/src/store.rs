@@ -12,7 +12,9 @@
 //! | `store/call.rs` | calls, retried after deadlocks; requests with an idempotency key |
 //! | `store/create.rs` | creating trees, adding items, sealing |
 //! | `store/claim.rs` | claiming, assigning, heartbeats, release |
-//! | `store/settle.rs` | results, failures, feeds |
+//! | `store/settle.rs` | results and failures |
+//! | `store/ending.rs` | ends of assignments as rows |
+//! | `store/extras.rs` | items that results add, by feeds or as workers ask |
 //! | `store/status.rs` | the progress of trees |
 //! | `store/jobs.rs`, `store/items.rs` | pages of jobs and items |
 //! | `store/admin.rs` | deletion, retry, sweeps, counts |
@@ -23,7 +25,9 @@ mod admin;
 mod call;
 mod claim;
 mod create;
+mod ending;
 mod error;
+mod extras;
 mod items;
 mod jobs;
 mod outbox;

@@ -6,7 +6,8 @@ use hostler_postgres::{Param, Type};
 
 use crate::ids::{AssignmentRef, ItemRef};
 use crate::store::create::{check_id, no_job};
-use crate::store::settle::{Ending, Settlement};
+use crate::store::ending::{Ending, Kind};
+use crate::store::settle::Settlement;
 use crate::store::status::count;
 use crate::store::{Store, StoreError};
 
@@ -115,7 +116,7 @@ impl Store {
                 .iter()
                 .map(|row| AssignmentRef { item: ItemRef { day: row.get(0), seq: row.get(1) }, token: row.get(2) });
             let endings: Vec<Ending<'_>> =
-                places.map(|place| Ending { place, ok: false, body: NO_HEARTBEAT, delay: None }).collect();
+                places.map(|place| Ending::new(place, Kind::Expired, NO_HEARTBEAT)).collect();
             let ended = self.end(&endings, Some(age)).await?;
             let expired = ended.iter().filter(|settlement| matches!(settlement, Settlement::Ok { .. })).count();
             all += u64::try_from(expired).unwrap_or_default();

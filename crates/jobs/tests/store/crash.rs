@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::postgres::Postgres;
 use crate::rules::store_count;
-use crate::{connect, raw, tree};
+use crate::{connect, result_of, tree};
 
 const KINDS: [&str; 1] = ["a"];
 
@@ -65,10 +65,7 @@ async fn a_killed_server_loses_nothing_that_it_acknowledged() {
 async fn work(store: Store) -> HashMap<String, SettledStatus> {
     loop {
         let Ok(given) = store.claim(&KINDS.map(str::to_owned), "w", 20).await else { continue };
-        let results: Vec<Success> = given
-            .iter()
-            .map(|one| Success { assignment_id: one.assignment_id.clone(), result: raw(&json!({"of": one.item.id})) })
-            .collect();
+        let results: Vec<Success> = given.iter().map(|one| result_of(one, &json!({"of": one.item.id}))).collect();
         while let Err(error) = store.settle(results.clone(), Vec::new()).await {
             assert!(error.is_retryable(), "{error}");
             tokio::task::yield_now().await;
