@@ -34,9 +34,9 @@ mod outbox;
 mod settle;
 mod status;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use hostler_postgres::Database;
 
@@ -77,12 +77,14 @@ pub struct Store {
     pub(crate) settings: StoreSettings,
     /// The numbers of types, which never change.
     pub(crate) types: Arc<Mutex<HashMap<String, i32>>>,
+    /// The times at which sweeps of this process last ended well, or began.
+    swept: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
 }
 
 impl Store {
     /// Makes a store. Connects to nothing yet.
     pub fn new(db: Database, settings: StoreSettings) -> Store {
-        Store { db, settings, types: Arc::default() }
+        Store { db, settings, types: Arc::default(), swept: Arc::default() }
     }
 
     /// The settings.
@@ -93,6 +95,17 @@ impl Store {
     /// The database.
     pub fn database(&self) -> &Database {
         &self.db
+    }
+
+    /// Notes that a sweep has ended well, or begins.
+    pub(crate) fn note_sweep(&self, name: &'static str) {
+        self.swept.lock().unwrap_or_else(PoisonError::into_inner).insert(name, Instant::now());
+    }
+
+    /// The seconds since each sweep of this process last ended well, by name.
+    pub fn sweep_lags(&self) -> Vec<(&'static str, f64)> {
+        let swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        swept.iter().map(|(name, at)| (*name, at.elapsed().as_secs_f64())).collect()
     }
 
     /// The database's place, `host:port/name`.

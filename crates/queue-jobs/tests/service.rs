@@ -14,9 +14,16 @@ use hostler_queue_jobs::{JobService, Options};
 use hostler_types::job::NewJobItem;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Interval of heartbeats: a busy machine must not miss three, which would be a failure of each item.
+const HEARTBEAT: Duration = Duration::from_secs(20);
+
+/// Longest time until items have been received.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Service {
     url: String,
@@ -28,7 +35,7 @@ impl Service {
     async fn start() -> Self {
         let options =
             hostler_postgres::Options { application: "hostler-jobs-test", connections: 4, deadline: 20 * SECOND };
-        let settings = StoreSettings { heartbeat: SECOND, ..StoreSettings::default() };
+        let settings = StoreSettings { heartbeat: HEARTBEAT, ..StoreSettings::default() };
         let store = Store::new(Database::new(&postgres::Postgres::shared().database(), options).unwrap(), settings);
         store.migrate().await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -61,6 +68,19 @@ async fn receive(queue: &dyn Queue, max: usize) -> Vec<Delivery> {
     queue.receive(request, &CancellationToken::new()).await.unwrap()
 }
 
+/// Receives until there are `count` deliveries.
+async fn receive_all(queue: &dyn Queue, count: usize) -> Vec<Delivery> {
+    let mut received = Vec::new();
+    let all = async {
+        while received.len() < count {
+            received.extend(receive(queue, 10).await);
+        }
+    };
+    let ended = timeout(DEADLINE, all).await;
+    assert!(ended.is_ok(), "{} of {count} items in time", received.len());
+    received
+}
+
 async fn settle(queue: &dyn Queue, batch: Vec<Settlement>) -> Vec<Option<LeaseError>> {
     let settled = queue.settle(batch).await;
     settled.into_iter().map(|result| result.err().map(|unsettled| unsettled.error)).collect()
@@ -77,13 +97,10 @@ async fn items_are_processed_retried_given_back_and_lost() {
     let queue = jobs.queue("resize", "w-1");
     assert_eq!(jobs.depth("resize").await.unwrap().visible, 5);
 
-    let mut received = Vec::new();
-    while received.len() < 5 {
-        received.extend(receive(&*queue, 10).await);
-    }
+    let mut received = receive_all(&*queue, 5).await;
     assert!(received.iter().all(|one| one.attempt == 1));
-    let mut leases: Vec<_> = received.iter().map(|one| one.receipt.lease()).collect();
-    assert!(queue.extend(&leases, 2 * SECOND).await.iter().all(Result::is_ok));
+    let leases: Vec<_> = received.iter().map(|one| one.receipt.lease()).collect();
+    assert!(queue.extend(&leases, 2 * HEARTBEAT).await.iter().all(Result::is_ok));
     let report = |n: usize, receipt: hostler_queue::Receipt| match n {
         0 => Settlement::Ack(receipt.with_report(Report::Result(b"{\"w\": 1.50}".to_vec()))),
         1 => Settlement::Ack(receipt),
@@ -95,14 +112,10 @@ async fn items_are_processed_retried_given_back_and_lost() {
         _ => Settlement::GiveBack(receipt, Duration::ZERO),
     };
     received.sort_by(|one, other| one.message.id.cmp(&other.message.id));
-    leases.clear();
     let batch = received.into_iter().enumerate().map(|(n, one)| report(n, one.receipt)).collect();
     assert_eq!(settle(&*queue, batch).await, [None, None, None, None, None]);
 
-    let mut again = Vec::new();
-    while again.len() < 3 {
-        again.extend(receive(&*queue, 10).await);
-    }
+    let mut again = receive_all(&*queue, 3).await;
     again.sort_by(|one, other| one.message.id.cmp(&other.message.id));
     let attempts: Vec<_> = again.iter().map(|one| (&*one.message.id, one.attempt)).collect();
     assert_eq!(attempts, [("it-2", 2), ("it-3", 2), ("it-4", 1)], "what was given back has spent no attempt");
@@ -112,7 +125,7 @@ async fn items_are_processed_retried_given_back_and_lost() {
     let gone = service.http.delete(format!("{}/job/{id}", service.url)).send().await.unwrap();
     assert_eq!(gone.status(), 204);
     let leases: Vec<_> = again.iter().map(|one| one.receipt.lease()).collect();
-    let lost = queue.extend(&leases, 2 * SECOND).await;
+    let lost = queue.extend(&leases, 2 * HEARTBEAT).await;
     assert!(lost.iter().all(|result| matches!(result, Err(LeaseError::Lost(_)))), "{lost:?}");
     service.cancel.cancel();
 }
@@ -142,7 +155,7 @@ async fn items_of_a_handler_are_added_with_the_result() {
     job.add_items("b", vec![NewJobItem { payload: "2".into(), ..NewJobItem::default() }]).unwrap();
     job.seal("b").unwrap();
     job.progress(0.5, "half").unwrap();
-    assert_eq!(queue.extend(&[receipt.lease()], 2 * SECOND).await, [Ok(())]);
+    assert_eq!(queue.extend(&[receipt.lease()], 2 * HEARTBEAT).await, [Ok(())]);
     let listed = service.get("/job_item?state=assigned").await;
     assert_eq!(listed["items"][0]["progress"], json!({"fraction": 0.5, "text": "half"}), "{listed}");
     assert_eq!(settle(&*queue, vec![Settlement::Ack(receipt)]).await, [None]);

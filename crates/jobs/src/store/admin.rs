@@ -38,6 +38,8 @@ pub struct Counts {
     pub waiting: u64,
     /// Trees that are not complete.
     pub open_trees: u64,
+    /// Jobs that are not complete.
+    pub open_jobs: u64,
     /// Callbacks that are to be delivered.
     pub callbacks: u64,
     /// Callbacks that were given up.
@@ -173,7 +175,8 @@ impl Store {
             (SELECT count(DISTINCT root) FROM hostler_jobs.job WHERE NOT complete), \
             (SELECT count(*) FROM hostler_jobs.outbox WHERE NOT dead), (SELECT count(*) FROM hostler_jobs.outbox WHERE dead), \
             coalesce((SELECT extract(epoch FROM clock_timestamp() - min(r.at)) FROM hostler_jobs.job_type t CROSS JOIN LATERAL \
-            (SELECT r.at FROM hostler_jobs.ready r WHERE r.type = t.id ORDER BY r.type, r.priority, r.seq LIMIT 1) r), 0)::float8";
+            (SELECT r.at FROM hostler_jobs.ready r WHERE r.type = t.id ORDER BY r.type, r.priority, r.seq LIMIT 1) r), 0)::float8, \
+            (SELECT count(*) FROM hostler_jobs.job WHERE NOT complete)";
         let mut counts = Counts {
             pending: self.by_type(PENDING).await?,
             ready: self.by_type(READY).await?,
@@ -187,6 +190,7 @@ impl Store {
             counts.callbacks = count(row, 2);
             counts.dead_callbacks = count(row, 3);
             counts.oldest_ready_seconds = row.get(4);
+            counts.open_jobs = count(row, 5);
         }
         Ok(counts)
     }
