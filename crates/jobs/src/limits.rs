@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::feed::{MAX_PARTS, Template};
 use crate::ids::ItemRef;
 use crate::json::RawJson;
-use crate::types::{Callback, NewItem, NewJob};
+use crate::types::{AddedItem, AddedTo, Callback, NewItem, NewJob, Progress};
 
 /// The most jobs of a tree.
 pub const MAX_JOBS: usize = 1_000;
@@ -15,6 +15,10 @@ pub const MAX_DEPTH: usize = 32;
 pub const MAX_ITEMS: usize = 10_000;
 /// The most bytes of a payload, a result, an error, or a job's or item's metadata.
 pub const MAX_JSON: usize = 1 << 20;
+/// The most items that the results of a request add.
+pub const MAX_ADDED: usize = 100_000;
+/// The most jobs that a result seals.
+pub const MAX_SEALS: usize = 1_000;
 /// The most levels of arrays and objects of such a value.
 pub const MAX_LEVELS: usize = 128;
 /// The most bytes of a key or an id.
@@ -147,6 +151,53 @@ fn check_item<'t>(item: &'t NewItem, ids: &mut HashSet<&'t str>) -> Result<(), F
         return Err(Fault::new("id", "another item of this request has the same id"));
     }
     Ok(())
+}
+
+/// Checks the items that a result adds, and the jobs that it seals. Returns the number of items. `at`: the prefix of fields.
+///
+/// # Errors
+/// [`Fault`] if they break a limit.
+pub fn more(at: &str, added: &[AddedTo], seals: &[String]) -> Result<usize, Fault> {
+    let count = added.iter().map(|to| to.items.len()).sum();
+    if count > MAX_ITEMS || added.len() > MAX_ITEMS {
+        return Err(Fault::new(format!("{at}add_items"), format!("a result adds {MAX_ITEMS} items at most")));
+    }
+    if seals.len() > MAX_SEALS {
+        return Err(Fault::new(format!("{at}seal"), format!("a result seals {MAX_SEALS} jobs at most")));
+    }
+    for (number, to) in added.iter().enumerate() {
+        key(&format!("{at}add_items[{number}].target"), &to.target)?;
+        for (place, item) in to.items.iter().enumerate() {
+            check_added(item).map_err(|fault| Fault {
+                field: format!("{at}add_items[{number}].items[{place}].{}", fault.field),
+                ..fault
+            })?;
+        }
+    }
+    for (number, target) in seals.iter().enumerate() {
+        key(&format!("{at}seal[{number}]"), target)?;
+    }
+    Ok(count)
+}
+
+fn check_added(item: &AddedItem) -> Result<(), Fault> {
+    json("payload", &item.payload)?;
+    optional_key("dedupe_key", item.dedupe_key.as_deref())?;
+    optional_key("serialize_key", item.serialize_key.as_deref())
+}
+
+/// Checks the progress of an assignment.
+///
+/// # Errors
+/// [`Fault`] if the fraction is not from 0 to 1, or the text is too long or contains NUL.
+pub fn progress(field: &str, progress: &Progress) -> Result<(), Fault> {
+    if !(0.0..=1.0).contains(&progress.fraction) {
+        return Err(Fault::new(format!("{field}.fraction"), "has to be from 0 to 1"));
+    }
+    if progress.text.len() > MAX_KEY {
+        return Err(Fault::new(format!("{field}.text"), format!("has {MAX_KEY} bytes at most")));
+    }
+    text(&format!("{field}.text"), &progress.text)
 }
 
 /// Checks the type of a job.

@@ -12,7 +12,9 @@
 //! | `store/call.rs` | calls, retried after deadlocks; requests with an idempotency key |
 //! | `store/create.rs` | creating trees, adding items, sealing |
 //! | `store/claim.rs` | claiming, assigning, heartbeats, release |
-//! | `store/settle.rs` | results, failures, feeds |
+//! | `store/settle.rs` | results and failures |
+//! | `store/ending.rs` | ends of assignments as rows |
+//! | `store/extras.rs` | items that results add, by feeds or as workers ask |
 //! | `store/status.rs` | the progress of trees |
 //! | `store/jobs.rs`, `store/items.rs` | pages of jobs and items |
 //! | `store/admin.rs` | deletion, retry, sweeps, counts |
@@ -23,16 +25,18 @@ mod admin;
 mod call;
 mod claim;
 mod create;
+mod ending;
 mod error;
+mod extras;
 mod items;
 mod jobs;
 mod outbox;
 mod settle;
 mod status;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use hostler_postgres::Database;
 
@@ -73,12 +77,14 @@ pub struct Store {
     pub(crate) settings: StoreSettings,
     /// The numbers of types, which never change.
     pub(crate) types: Arc<Mutex<HashMap<String, i32>>>,
+    /// The times at which sweeps of this process last ended well, or began.
+    swept: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
 }
 
 impl Store {
     /// Makes a store. Connects to nothing yet.
     pub fn new(db: Database, settings: StoreSettings) -> Store {
-        Store { db, settings, types: Arc::default() }
+        Store { db, settings, types: Arc::default(), swept: Arc::default() }
     }
 
     /// The settings.
@@ -89,6 +95,17 @@ impl Store {
     /// The database.
     pub fn database(&self) -> &Database {
         &self.db
+    }
+
+    /// Notes that a sweep has ended well, or begins.
+    pub(crate) fn note_sweep(&self, name: &'static str) {
+        self.swept.lock().unwrap_or_else(PoisonError::into_inner).insert(name, Instant::now());
+    }
+
+    /// The seconds since each sweep of this process last ended well, by name.
+    pub fn sweep_lags(&self) -> Vec<(&'static str, f64)> {
+        let swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        swept.iter().map(|(name, at)| (*name, at.elapsed().as_secs_f64())).collect()
     }
 
     /// The database's place, `host:port/name`.

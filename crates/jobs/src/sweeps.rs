@@ -22,21 +22,27 @@ pub async fn run(store: Store, cancel: CancellationToken) {
     let (fold, promote, expire, reap) = (store.clone(), store.clone(), store.clone(), store.clone());
     let expiry = store.expiry_period();
     tokio::join!(
-        repeat("fold", FOLD, &cancel, || fold.fold()),
-        repeat("promote", PROMOTE, &cancel, || promote.promote()),
-        repeat("expire", expiry, &cancel, || expire.expire()),
-        repeat("reap", REAP, &cancel, || async {
+        repeat("fold", FOLD, &store, &cancel, || fold.fold()),
+        repeat("promote", PROMOTE, &store, &cancel, || promote.promote()),
+        repeat("expire", expiry, &store, &cancel, || expire.expire()),
+        repeat("reap", REAP, &store, &cancel, || async {
             reap.partitions().await?;
             reap.reap().await
         }),
     );
 }
 
-async fn repeat<F>(name: &str, period: Duration, cancel: &CancellationToken, sweep: impl Fn() -> F)
-where
+async fn repeat<F>(
+    name: &'static str,
+    period: Duration,
+    store: &Store,
+    cancel: &CancellationToken,
+    sweep: impl Fn() -> F,
+) where
     F: Future<Output = Result<u64, StoreError>>,
 {
     let mut failing = false;
+    store.note_sweep(name);
     loop {
         let begun = Instant::now();
         let swept = tokio::select! {
@@ -45,6 +51,9 @@ where
             swept = sweep() => swept,
         };
         let mut pause = period.max((begun.elapsed() * REST).min(LONGEST_REST));
+        if swept.is_ok() {
+            store.note_sweep(name);
+        }
         match swept {
             Ok(_) if failing => tracing::info!(sweep = name, "sweep works again"),
             Ok(_) => {}

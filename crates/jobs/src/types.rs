@@ -1,5 +1,7 @@
 //! The shapes of requests and answers of the job service.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -245,6 +247,21 @@ pub struct ItemRow {
     pub priority: i16,
     /// The object that it was created with.
     pub metadata: RawJson,
+    /// The time of creation, RFC 3339.
+    pub created_at: String,
+    /// The progress that the worker reported last; null unless `state` is `assigned`.
+    pub progress: Option<Progress>,
+}
+
+/// The progress of the work on an item.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// The part of the work that is done, from 0 to 1.
+    pub fraction: f64,
+    /// A note for people, 200 bytes at most.
+    #[serde(default)]
+    pub text: String,
 }
 
 /// A failure of an item.
@@ -297,6 +314,40 @@ pub struct Claimed {
 pub struct ResultBody {
     /// The result, 1 MiB at most. `null` is one.
     pub result: RawJson,
+    /// Items to add to other jobs of the tree in the same transaction, 10,000 at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub add_items: Vec<AddedTo>,
+    /// Jobs of the tree to seal after that, 1,000 at most: ids, or types of children of the item's job. If a target is unknown, or
+    /// is sealed and would get items, the result is recorded as a failure that says so, and nothing is added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seal: Vec<String>,
+}
+
+/// Items that a result adds to a job of the tree.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddedTo {
+    /// The id of a job of the same tree, or the type of the one child of the item's job that has it.
+    pub target: String,
+    /// The items.
+    pub items: Vec<AddedItem>,
+}
+
+/// An item that a result adds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddedItem {
+    /// The work's input, 1 MiB at most.
+    pub payload: RawJson,
+    /// A key of at most 200 bytes. A second item of the job with this key adds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedupe_key: Option<String>,
+    /// Items with the same key run one after another, in the order of their creation: 200 bytes at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serialize_key: Option<String>,
+    /// Items with a lower number are claimed first.
+    #[serde(default)]
+    pub priority: i16,
 }
 
 /// The body of `POST /assignment/{id}/failure`.
@@ -308,6 +359,9 @@ pub struct FailureBody {
     /// The delay before the next attempt, 0 to 31,536,000 s; the back-off otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_in_seconds: Option<f64>,
+    /// Whether there is to be no further attempt.
+    #[serde(rename = "final", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_final: bool,
 }
 
 /// The answer to `POST /assignment/{id}/failure`.
@@ -330,17 +384,24 @@ pub struct SettleRequest {
 }
 
 /// A result under an assignment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Success {
     /// The assignment.
     pub assignment_id: String,
     /// The result, 1 MiB at most. `null` is one.
     pub result: RawJson,
+    /// Items to add to other jobs of the tree in the same transaction, 10,000 at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub add_items: Vec<AddedTo>,
+    /// Jobs of the tree to seal after that, 1,000 at most: ids, or types of children of the item's job. If a target is unknown, or
+    /// is sealed and would get items, the result is recorded as a failure that says so, and nothing is added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seal: Vec<String>,
 }
 
 /// A failure under an assignment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
     /// The assignment.
@@ -350,6 +411,9 @@ pub struct Failure {
     /// The delay before the next attempt, 0 to 31,536,000 s; the back-off otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_in_seconds: Option<f64>,
+    /// Whether there is to be no further attempt.
+    #[serde(rename = "final", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_final: bool,
 }
 
 /// The answer to `POST /settle`.
@@ -378,12 +442,26 @@ pub enum SettledStatus {
     Stale,
 }
 
-/// The body of `POST /heartbeat` and `POST /release`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// The body of `POST /heartbeat`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct AssignmentIds {
+pub struct Heartbeat {
     /// The assignments.
     pub assignment_ids: Vec<String>,
+    /// The progress of some of them, by assignment. Without an entry, the one before stays.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub progress: BTreeMap<String, Progress>,
+}
+
+/// The body of `POST /release`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    /// The assignments.
+    pub assignment_ids: Vec<String>,
+    /// The delay before the items can be claimed, 0 to 31,536,000 s; 0 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_seconds: Option<f64>,
 }
 
 /// The answer to `POST /heartbeat` and `POST /release`.

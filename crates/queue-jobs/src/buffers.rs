@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use hostler_types::job::{Buffered, BufferedJob};
+use hostler_types::job::{Buffered, BufferedJob, Progress};
 
 /// Number of buffers from which on those of finished deliveries are looked for.
 const MANY: usize = 1024;
@@ -26,6 +26,11 @@ impl Buffers {
     pub(crate) fn take(&self, handle: &str) -> Buffered {
         let job = self.lock().get(handle).and_then(Weak::upgrade);
         job.map(|job| job.take()).unwrap_or_default()
+    }
+
+    /// Returns the latest progress of a delivery's handler. `None`: it has reported none.
+    pub(crate) fn progress(&self, handle: &str) -> Option<Progress> {
+        self.lock().get(handle).and_then(Weak::upgrade)?.latest_progress()
     }
 
     /// Keeps what was not sent for certain, for the next attempt to send it.

@@ -1,6 +1,6 @@
 //! The queue of the items of one type of jobs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +15,7 @@ use crate::buffers::Buffers;
 use crate::client::{CallError, Client};
 use crate::item::{assignment, delivery, duration, heartbeat};
 use crate::reports::{Ending, request};
-use crate::shapes::{Assigned, Claim, Claimed, Ids, Settled, Stale, body};
+use crate::shapes::{Assigned, Claim, Claimed, Heartbeat, Ids, Progress, Settled, Stale, body};
 use crate::{PATIENCE, SYSTEM};
 
 /// Limits of the calls. The service takes larger batches, but the items of a claim lie in memory at once.
@@ -101,7 +101,7 @@ impl JobQueue {
         };
         let extended_at = Instant::now();
         let ids = assigned.iter().map(|one| &*one.assignment_id);
-        match self.extended(ids, interval.min(PATIENCE)).await {
+        match self.extended(ids, BTreeMap::new(), interval.min(PATIENCE)).await {
             Ok(stale) => {
                 let lives = |one: &Assigned| !stale.contains(&one.assignment_id);
                 (assigned.into_iter().filter(lives).collect(), extended_at)
@@ -113,14 +113,15 @@ impl JobQueue {
         }
     }
 
-    /// Extends assignments. Returns those that have ended.
+    /// Extends assignments, and tells the progress of some. Returns those that have ended.
     async fn extended<'a>(
         &self,
         ids: impl Iterator<Item = &'a str>,
+        progress: BTreeMap<&'a str, Progress>,
         patience: Duration,
     ) -> Result<HashSet<String>, CallError> {
-        let ids = body(&Ids { assignment_ids: ids.collect() });
-        let answer: Stale = self.client.post("/heartbeat", ids, patience).await?;
+        let heartbeat = body(&Heartbeat { assignment_ids: ids.collect(), progress });
+        let answer: Stale = self.client.post("/heartbeat", heartbeat, patience).await?;
         Ok(answer.stale.into_iter().collect())
     }
 
@@ -231,7 +232,12 @@ impl Queue for JobQueue {
         // An answer after the next heartbeat would be too late to be of use.
         let shortest = leases.iter().filter_map(|lease| heartbeat(lease.as_str())).min();
         let patience = shortest.map_or(PATIENCE, |interval| interval.min(PATIENCE));
-        match self.extended(leases.iter().map(|lease| assignment(lease.as_str())), patience).await {
+        let told = leases.iter().filter_map(|lease| {
+            let progress = self.buffers.progress(lease.as_str())?;
+            Some((assignment(lease.as_str()), Progress { fraction: progress.fraction, text: progress.text }))
+        });
+        let ids = leases.iter().map(|lease| assignment(lease.as_str()));
+        match self.extended(ids, told.collect(), patience).await {
             Ok(stale) => {
                 let result = |lease: &LeaseHandle| match stale.contains(assignment(lease.as_str())) {
                     true => Err(lost()),
@@ -239,7 +245,7 @@ impl Queue for JobQueue {
                 };
                 leases.iter().map(result).collect()
             }
-            // A request with nothing but ids is valid, so a refusal is not about the leases.
+            // A request with ids and progress is valid, so a refusal is not about the leases.
             Err(error) => vec![Err(LeaseError::Retry(error.to_string())); leases.len()],
         }
     }

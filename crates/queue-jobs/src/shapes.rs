@@ -1,5 +1,7 @@
 //! The shapes of requests and answers, as far as a worker needs them.
 
+use std::collections::BTreeMap;
+
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -42,10 +44,26 @@ pub(crate) struct Item {
     pub(crate) metadata: Option<Box<RawValue>>,
 }
 
-/// The body of `POST /heartbeat` and `POST /release`.
+/// The body of `POST /release`, and of a heartbeat without progress.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ids<'a> {
     pub(crate) assignment_ids: Vec<&'a str>,
+}
+
+/// The body of `POST /heartbeat`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Heartbeat<'a> {
+    pub(crate) assignment_ids: Vec<&'a str>,
+    /// The latest progress of some of them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) progress: BTreeMap<&'a str, Progress>,
+}
+
+/// The progress of a handler.
+#[derive(Debug, Serialize)]
+pub(crate) struct Progress {
+    pub(crate) fraction: f64,
+    pub(crate) text: String,
 }
 
 /// The answer to `POST /heartbeat` and `POST /release`.

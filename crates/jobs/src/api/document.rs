@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::api::input::BODY;
 use crate::api::roles::{Access, Role};
 use crate::api::work::{TYPES, WAIT};
-use crate::limits::{MAX_ASSIGNMENTS, MAX_CLAIM, MAX_DELAY, MAX_ITEMS, MAX_JOBS, MAX_KEY, MAX_TYPE};
+use crate::limits::{MAX_ASSIGNMENTS, MAX_CLAIM, MAX_DELAY, MAX_ITEMS, MAX_JOBS, MAX_KEY, MAX_SEALS, MAX_TYPE};
 
 /// The refusals that many operations share, with the description of each.
 const REFUSALS: [(u16, &str); 13] = [
@@ -136,6 +136,8 @@ fn limit_schemas(schemas: &mut Map<String, Value>) {
     let metadata = || json!({ "type": "object", "default": {}, "$ref": null });
     let ids = || json!({ "maxItems": MAX_ASSIGNMENTS, "items": { "type": "string", "maxLength": MAX_KEY } });
     let delay = || json!({ "minimum": 0, "maximum": MAX_DELAY });
+    let added = || json!({ "maxItems": MAX_ITEMS });
+    let seals = || json!({ "maxItems": MAX_SEALS, "items": merged(id(), json!({ "type": "string" })) });
     let limits = [
         ("NewJob", "type", kind()),
         ("NewJob", "id", id()),
@@ -162,7 +164,19 @@ fn limit_schemas(schemas: &mut Map<String, Value>) {
         ("Success", "assignment_id", key()),
         ("SettleRequest", "results", json!({ "maxItems": MAX_ASSIGNMENTS })),
         ("SettleRequest", "failures", json!({ "maxItems": MAX_ASSIGNMENTS })),
-        ("AssignmentIds", "assignment_ids", ids()),
+        ("Heartbeat", "assignment_ids", ids()),
+        ("Release", "assignment_ids", ids()),
+        ("Release", "delay_seconds", delay()),
+        ("ResultBody", "add_items", added()),
+        ("ResultBody", "seal", seals()),
+        ("Success", "add_items", added()),
+        ("Success", "seal", seals()),
+        ("AddedTo", "target", id()),
+        ("AddedTo", "items", added()),
+        ("AddedItem", "dedupe_key", id()),
+        ("AddedItem", "serialize_key", id()),
+        ("Progress", "fraction", json!({ "minimum": 0, "maximum": 1 })),
+        ("Progress", "text", key()),
     ];
     for (schema, property, limits) in limits {
         if let Some(field) = schemas.get_mut(schema).and_then(|schema| schema["properties"].get_mut(property)) {
@@ -177,7 +191,7 @@ fn limit_schemas(schemas: &mut Map<String, Value>) {
 }
 
 /// Returns an example of each request.
-fn examples() -> [(&'static str, Value); 7] {
+fn examples() -> [(&'static str, Value); 8] {
     let assignment = "a-5007-2a-0123456789abcdef";
     [
         (
@@ -189,10 +203,20 @@ fn examples() -> [(&'static str, Value); 7] {
         ),
         ("AddItems", json!({ "items": [{ "payload": { "image": "owl.png" }, "dedupe_key": "owl" }] })),
         ("Claim", json!({ "types": ["thumbnails"], "worker_id": "worker-1", "max": 10, "wait_seconds": 0 })),
-        ("ResultBody", json!({ "result": { "width": 64 } })),
+        (
+            "ResultBody",
+            json!({
+                "result": { "width": 64 },
+                "add_items": [{ "target": "frames", "items": [{ "payload": { "frame": 1 } }] }], "seal": ["frames"],
+            }),
+        ),
         ("FailureBody", json!({ "error": "the image is broken", "retry_in_seconds": 30 })),
         ("SettleRequest", json!({ "results": [{ "assignment_id": assignment, "result": 1 }], "failures": [] })),
-        ("AssignmentIds", json!({ "assignment_ids": [assignment] })),
+        (
+            "Heartbeat",
+            json!({ "assignment_ids": [assignment], "progress": { assignment: { "fraction": 0.5, "text": "half" } } }),
+        ),
+        ("Release", json!({ "assignment_ids": [assignment], "delay_seconds": 5 })),
     ]
 }
 

@@ -42,6 +42,7 @@ fn answer(error: StoreError, name: impl FnOnce(String) -> String) -> Problem {
             tracing::error!(%error, "the schema of the job service is not up to date");
             unavailable("the schema of the database is not up to date")
         }
+        StoreError::Schema { .. } => unavailable("the schema of the database is of another version"),
         StoreError::Unexpected(detail) => {
             tracing::error!(detail, "the database holds an unexpected value");
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the database holds an unexpected value")

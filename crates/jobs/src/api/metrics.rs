@@ -78,6 +78,7 @@ pub fn database(counts: Option<&Counts>) -> String {
     let gauges = [
         ("hostler_jobs_items_waiting", "Items behind an older one of their serialize key.", counts.waiting),
         ("hostler_jobs_open_trees", "Trees that are not complete.", counts.open_trees),
+        ("hostler_jobs_open_jobs", "Jobs that are not complete.", counts.open_jobs),
         ("hostler_jobs_callbacks", "Callbacks that are to be delivered.", counts.callbacks),
         ("hostler_jobs_dead_callbacks", "Callbacks that were given up.", counts.dead_callbacks),
     ];
@@ -87,6 +88,16 @@ pub fn database(counts: Option<&Counts>) -> String {
     }
     head(&mut text, "hostler_jobs_oldest_ready_seconds", "gauge", "Age of the oldest ready item.");
     sample(&mut text, "hostler_jobs_oldest_ready_seconds", "", counts.oldest_ready_seconds);
+    text
+}
+
+/// Writes the lag of each sweep in seconds.
+pub fn sweeps(lags: &[(&'static str, f64)]) -> String {
+    let (mut text, name) = (String::new(), "hostler_jobs_sweep_lag_seconds");
+    head(&mut text, name, "gauge", "Time since each sweep of this server last ended well, or since the start.");
+    for (sweep, seconds) in lags {
+        sample(&mut text, name, &format!("sweep=\"{sweep}\""), *seconds);
+    }
     text
 }
 
@@ -131,6 +142,7 @@ mod tests {
         let text = database(Some(&counts));
         assert!(text.contains("\nhostler_jobs_items{type=\"a\",state=\"ready\"} 3\n"), "{text}");
         assert!(text.contains("\nhostler_jobs_items_waiting 2\n"), "{text}");
+        assert!(sweeps(&[("fold", 0.5)]).ends_with("\nhostler_jobs_sweep_lag_seconds{sweep=\"fold\"} 0.5\n"));
         assert!(database(None).contains("\nhostler_jobs_database_up 0\n"));
     }
 }

@@ -9,10 +9,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::api::fault::of_parameters;
-use crate::api::metrics::database;
+use crate::api::metrics::{database, sweeps};
 use crate::api::problem::Problem;
 use crate::api::state::App;
-use crate::types::JobQuery;
 
 /// The media type of Prometheus' text format.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -35,7 +34,7 @@ pub async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
-/// Tells whether the service can work: the database answers and has the tables, and no shutdown is under way.
+/// Tells whether the service can work: the database answers and has the schema of this version, and no shutdown is under way.
 #[utoipa::path(
     get, path = "/readyz", tag = "service",
     responses((status = 200, description = "The service can work.", body = Health)),
@@ -45,8 +44,7 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
     if app.stopping.is_cancelled() {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the service stops").retry_after(1));
     }
-    // Reads a table, so that a missing schema is found, too.
-    app.store.jobs(&JobQuery { limit: Some(1), ..JobQuery::default() }).await.map_err(of_parameters)?;
+    app.store.check_schema().await.map_err(of_parameters)?;
     Ok(Json(Health { status: "ok" }))
 }
 
@@ -58,7 +56,7 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
 )]
 pub async fn metrics(State(app): State<App>) -> Response {
     let counts = app.store.counts().await;
-    let text = app.metrics.requests() + &database(counts.as_ref().ok());
+    let text = app.metrics.requests() + &database(counts.as_ref().ok()) + &sweeps(&app.store.sweep_lags());
     ([(CONTENT_TYPE, PROMETHEUS)], text).into_response()
 }
 

@@ -19,8 +19,8 @@ use crate::api::state::App;
 use crate::limits::{self, Fault, MAX_ASSIGNMENTS, MAX_CLAIM, MAX_DELAY};
 use crate::store::{Settlement, StoreError};
 use crate::types::{
-    Assigned, AssignmentIds, Claim, Claimed, FailureAnswer, FailureBody, ResultBody, SettleAnswer, SettleRequest,
-    StaleAssignments,
+    Assigned, Claim, Claimed, Failure, FailureAnswer, FailureBody, Heartbeat, Release, ResultBody, SettleAnswer,
+    SettleRequest, StaleAssignments, Success,
 };
 
 /// Maximum number of types in a claim.
@@ -129,7 +129,7 @@ pub async fn assign(State(app): State<App>, Id(id): Id, WorkerId(worker): Worker
     given.map_err(of_parameters)?.answer(StatusCode::CREATED, one)
 }
 
-/// Ends an assignment by a result. Repeating the request changes nothing.
+/// Ends an assignment by a result, which may add items to other jobs of the tree and seal some. Repeating the request changes nothing.
 #[utoipa::path(
     post, path = "/assignment/{id}/result", tag = "work",
     request_body = ResultBody,
@@ -142,7 +142,8 @@ pub async fn assign(State(app): State<App>, Id(id): Id, WorkerId(worker): Worker
     security(("token" = ["worker"]), ("token" = ["operator"])),
 )]
 pub async fn succeed(State(app): State<App>, Id(id): Id, input: Input<ResultBody>) -> Result<Json<Accepted>, Problem> {
-    match app.store.succeed(&id, input.value.result).await.map_err(of_body)? {
+    let ResultBody { result, add_items, seal } = input.value;
+    match app.store.end_by_result(Success { assignment_id: id, result, add_items, seal }).await.map_err(of_body)? {
         Settlement::Ok { .. } => {
             app.waiting.wake();
             Ok(ACCEPTED)
@@ -168,10 +169,9 @@ pub async fn fail(
     Id(id): Id,
     input: Input<FailureBody>,
 ) -> Result<Json<FailureAnswer>, Problem> {
-    let FailureBody { error, retry_in_seconds } = input.value;
-    limits::delay("retry_in_seconds", retry_in_seconds).map_err(faulty)?;
-    let retry_in = retry_in_seconds.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, MAX_DELAY)));
-    match app.store.fail(&id, error, retry_in).await.map_err(of_body)? {
+    let FailureBody { error, retry_in_seconds, is_final } = input.value;
+    let failure = Failure { assignment_id: id, error, retry_in_seconds, is_final };
+    match app.store.end_by_failure(failure).await.map_err(of_body)? {
         Settlement::Ok { retry_at } => {
             app.waiting.wake();
             Ok(Json(FailureAnswer { retry_at }))
@@ -214,39 +214,42 @@ pub async fn settle(State(app): State<App>, input: Input<SettleRequest>) -> Resu
     Ok(Json(SettleAnswer { settled }))
 }
 
-/// Extends assignments.
+/// Extends assignments, and notes the progress of their work.
 #[utoipa::path(
     post, path = "/heartbeat", tag = "work",
-    request_body = AssignmentIds,
+    request_body = Heartbeat,
     responses((status = 200, description = "The assignments that have ended: cancel their work.", body = StaleAssignments)),
     security(("token" = ["worker"]), ("token" = ["operator"])),
 )]
-pub async fn heartbeat(State(app): State<App>, input: Input<AssignmentIds>) -> Result<Json<StaleAssignments>, Problem> {
-    let ids = checked_ids(input.value)?;
-    let stale = app.store.heartbeat(&ids).await.map_err(of_body)?;
+pub async fn heartbeat(State(app): State<App>, input: Input<Heartbeat>) -> Result<Json<StaleAssignments>, Problem> {
+    let Heartbeat { assignment_ids, progress } = input.value;
+    check_ids(&assignment_ids)?;
+    let stale = app.store.heartbeat_with(&assignment_ids, &progress).await.map_err(of_body)?;
     Ok(Json(StaleAssignments { stale }))
 }
 
-/// Gives items back without a failure.
+/// Gives items back without a failure, at once or after a delay.
 #[utoipa::path(
     post, path = "/release", tag = "work",
-    request_body = AssignmentIds,
+    request_body = Release,
     responses((status = 200, description = "The assignments that had ended already.", body = StaleAssignments)),
     security(("token" = ["worker"]), ("token" = ["operator"])),
 )]
-pub async fn release(State(app): State<App>, input: Input<AssignmentIds>) -> Result<Json<StaleAssignments>, Problem> {
-    let ids = checked_ids(input.value)?;
-    let stale = app.store.release(&ids).await.map_err(of_body)?;
+pub async fn release(State(app): State<App>, input: Input<Release>) -> Result<Json<StaleAssignments>, Problem> {
+    let Release { assignment_ids, delay_seconds } = input.value;
+    check_ids(&assignment_ids)?;
+    limits::delay("delay_seconds", delay_seconds).map_err(faulty)?;
+    let delay = Duration::from_secs_f64(delay_seconds.unwrap_or_default().clamp(0.0, MAX_DELAY));
+    let stale = app.store.release_after(&assignment_ids, delay).await.map_err(of_body)?;
     app.waiting.wake();
     Ok(Json(StaleAssignments { stale }))
 }
 
-fn checked_ids(ids: AssignmentIds) -> Result<Vec<String>, Problem> {
-    let ids = ids.assignment_ids;
+fn check_ids(ids: &[String]) -> Result<(), Problem> {
     if ids.len() > MAX_ASSIGNMENTS {
         return Err(Problem::invalid("/assignment_ids", "must have 10000 entries at most"));
     }
-    Ok(ids)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ CREATE TABLE hostler_jobs.item (
     serialize_key text COLLATE "C",
     priority smallint NOT NULL,
     metadata json,
+    at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (day, seq)
 ) PARTITION BY RANGE (day);
 CREATE INDEX item_job ON hostler_jobs.item (job, seq);
@@ -75,6 +76,8 @@ CREATE TABLE hostler_jobs.failure (
     seq bigint NOT NULL,
     token bigint NOT NULL,
     job bigint NOT NULL,
+    -- As in `settle`: the worker's own, one made of a result, or missed heartbeats.
+    kind text NOT NULL,
     error json NOT NULL,
     worker text NOT NULL,
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -135,7 +138,10 @@ CREATE TABLE hostler_jobs.assignment (
     job bigint NOT NULL,
     fails int NOT NULL,
     worker text NOT NULL,
-    key text COLLATE "C"
+    key text COLLATE "C",
+    -- The progress that the worker reported last.
+    fraction float8,
+    note text
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
 -- Serialize keys that have pending items. Whoever changes the items of a key in `waiting` locks its row first.

@@ -43,14 +43,14 @@ $$;
 -- statement.
 CREATE FUNCTION hostler_jobs.assigned_items(p_seqs bigint[], p_tokens bigint[])
 RETURNS TABLE (seq bigint, token bigint, day int, id text, job_id text, root_id text, type text, payload text, metadata text,
-    dedupe_key text, serialize_key text, priority smallint, failures text)
+    dedupe_key text, serialize_key text, priority smallint, failures text, created_at text)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
     SELECT a.seq, a.token, a.day, i.id, j.id, r.id, t.name, i.payload::text, i.metadata::text, i.dedupe_key, i.serialize_key,
-        i.priority, CASE WHEN f.any THEN failures_of(a.day, a.seq) END
+        i.priority, CASE WHEN f.any THEN failures_of(a.day, a.seq) END, rfc3339(i.at)
     FROM unnest(p_seqs, p_tokens) WITH ORDINALITY g (seq, token, n)
     CROSS JOIN LATERAL (SELECT * FROM assignment a WHERE a.seq = g.seq AND a.token = g.token LIMIT 1) a
     CROSS JOIN LATERAL (SELECT * FROM item i WHERE i.day = a.day AND i.seq = a.seq LIMIT 1) i
@@ -99,20 +99,21 @@ BEGIN
         ELSE 'missing' END INTO outcome;
 END $$;
 
--- Extends assignments. Returns those that are alive.
+-- Extends assignments, and notes the progress of those that have one. Returns those that are alive.
 -- Locks: rows of `assignment`, in the order of `p_seqs`, which the caller sorts.
-CREATE FUNCTION hostler_jobs.heartbeat(p_seqs bigint[], p_tokens bigint[]) RETURNS TABLE (seq bigint, token bigint)
+CREATE FUNCTION hostler_jobs.heartbeat(p_seqs bigint[], p_tokens bigint[], p_fractions float8[], p_notes text[])
+RETURNS TABLE (seq bigint, token bigint)
 LANGUAGE sql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
-    UPDATE assignment a SET beat_at = clock_timestamp()
-    FROM unnest(p_seqs, p_tokens) g (seq, token)
+    UPDATE assignment a SET beat_at = clock_timestamp(), fraction = coalesce(g.fraction, a.fraction), note = coalesce(g.note, a.note)
+    FROM unnest(p_seqs, p_tokens, p_fractions, p_notes) g (seq, token, fraction, note)
     WHERE a.seq = g.seq AND a.token = g.token AND EXISTS (SELECT FROM job j WHERE j.num = a.job)
     RETURNING a.seq, a.token
 $$;
 
--- Gives items back without a failure. Returns those that were alive.
+-- Gives items back without a failure, to be claimed after `p_delay` seconds. Returns those that were alive.
 -- Locks: rows of `assignment`, in the order of `p_seqs`, which the caller sorts.
-CREATE FUNCTION hostler_jobs.release(p_seqs bigint[], p_tokens bigint[]) RETURNS TABLE (seq bigint, token bigint)
+CREATE FUNCTION hostler_jobs.release(p_seqs bigint[], p_tokens bigint[], p_delay float8) RETURNS TABLE (seq bigint, token bigint)
 LANGUAGE sql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
     WITH back AS (
@@ -121,7 +122,11 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
         RETURNING a.*
     ), line AS (
         INSERT INTO ready (type, priority, seq, day, job, fails, key)
-        SELECT b.type, b.priority, b.seq, b.day, b.job, b.fails, b.key FROM back b
+        SELECT b.type, b.priority, b.seq, b.day, b.job, b.fails, b.key FROM back b WHERE p_delay <= 0
+    ), wait AS (
+        INSERT INTO later (seq, due, type, priority, day, job, fails, key)
+        SELECT b.seq, clock_timestamp() + make_interval(secs => p_delay), b.type, b.priority, b.day, b.job, b.fails, b.key
+        FROM back b WHERE p_delay > 0
     )
     SELECT b.seq, b.token FROM back b
 $$;

@@ -21,13 +21,15 @@ BEGIN
 END $$;
 
 -- Ends assignments. The arrays have an entry for each; the caller sorts them by `p_seqs`.
+-- `p_kinds`: `success`, `more` (a success that adds items or seals jobs), `failure`, `final` (a failure after which there is no
+-- attempt), `refused` (a failure in place of a result), `expired` (missed heartbeats).
 -- `p_delays`: seconds before the next attempt, null for the back-off: `p_jitters` (0 to 1) times `p_ceilings` (by the number of
--- failures, from 1). `p_fed`: whether the items of the children's feeds are given; otherwise results that feed children are left
--- as they are, with status 3. `p_feed_items` holds positions. `p_age`: only assignments without a heartbeat for so many seconds.
--- Status: 1 accepted, now or before; 2 stale; 3 see above.
+-- failures, from 1). `p_fed`: whether the items of the children's feeds are given; otherwise results that feed children, and those
+-- with more, are left as they are, with status 3. `p_feed_items` holds positions. `p_age`: only assignments without a heartbeat for so many seconds.
+-- Status: 1 accepted, now or before; 2 stale; 3 see above. A failure by missed heartbeats is never accepted as the worker's own.
 -- Locks: rows of `assignment` in the order given; then those of `pass_on`. Inserts everywhere else.
 CREATE FUNCTION hostler_jobs.settle(
-    p_days int[], p_seqs bigint[], p_tokens bigint[], p_ok boolean[], p_bodies text[], p_delays float8[], p_jitters float8[],
+    p_days int[], p_seqs bigint[], p_tokens bigint[], p_kinds text[], p_bodies text[], p_delays float8[], p_jitters float8[],
     p_ceilings float8[], p_fed boolean, p_feed_items int[], p_feed_jobs bigint[], p_feed_payloads text[], p_age float8)
 RETURNS TABLE (n int, status smallint, retry_at text, job bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
@@ -41,13 +43,14 @@ DECLARE
 BEGIN
     WITH gone AS (
         DELETE FROM assignment a
-        USING unnest(p_seqs, p_tokens, p_ok, p_bodies, p_delays, p_jitters) WITH ORDINALITY g (seq, token, ok, body, delay, jitter, n),
+        USING unnest(p_seqs, p_tokens, p_kinds, p_bodies, p_delays, p_jitters) WITH ORDINALITY g (seq, token, kind, body, delay, jitter, n),
             job j
         WHERE a.seq = g.seq AND a.token = g.token AND j.num = a.job
-            AND (p_fed OR NOT (g.ok AND j.feeds))
+            AND (p_fed OR NOT (g.kind = 'more' OR g.kind = 'success' AND j.feeds))
             AND (p_age IS NULL OR a.beat_at < clock_timestamp() - make_interval(secs => p_age))
-        RETURNING g.n::int AS n, g.ok, g.body, a.day, a.seq, a.token, a.job, a.type, a.priority, a.key, a.worker,
-            a.fails + 1 AS fails, g.ok OR a.fails + 1 > j.max_failures AS final,
+        RETURNING g.n::int AS n, g.kind, g.kind IN ('success', 'more') AS ok, g.body, a.day, a.seq, a.token, a.job, a.type,
+            a.priority, a.key, a.worker, a.fails + 1 AS fails,
+            g.kind IN ('success', 'more', 'final') OR a.fails + 1 > j.max_failures AS final,
             coalesce(g.delay, g.jitter * p_ceilings[least(a.fails + 1, cardinality(p_ceilings))], 0) AS delay
     ), kept AS MATERIALIZED (
         SELECT *, CASE WHEN NOT final THEN clock_timestamp() + make_interval(secs => delay) END AS retry_at FROM gone
@@ -55,8 +58,8 @@ BEGIN
         INSERT INTO done (day, seq, ok, result, token, job)
         SELECT day, seq, ok, CASE WHEN ok THEN body::json END, token, job FROM kept WHERE final
     ), into_failure AS (
-        INSERT INTO failure (day, seq, token, job, error, worker, retry_at)
-        SELECT day, seq, token, job, body::json, worker, retry_at FROM kept WHERE NOT ok
+        INSERT INTO failure (day, seq, token, job, kind, error, worker, retry_at)
+        SELECT day, seq, token, job, kind, body::json, worker, retry_at FROM kept WHERE NOT ok
     ), into_later AS (
         INSERT INTO later (seq, due, type, priority, day, job, fails, key)
         SELECT seq, retry_at, type, priority, day, job, fails, key FROM kept WHERE NOT final AND delay > 0
@@ -90,16 +93,120 @@ BEGIN
     IF coalesce(cardinality(ended), 0) < cardinality(p_seqs) THEN
         RETURN QUERY SELECT g.n::int,
             CASE WHEN a.job IS NOT NULL THEN 3 WHEN j.num IS NOT NULL THEN 1 ELSE 2 END::smallint, rfc3339(f.retry_at), a.job
-        FROM unnest(p_days, p_seqs, p_tokens, p_ok) WITH ORDINALITY g (day, seq, token, ok, n)
+        FROM (SELECT u.*, u.kind IN ('success', 'more', 'refused') AS is_result
+            FROM unnest(p_days, p_seqs, p_tokens, p_kinds) WITH ORDINALITY u (day, seq, token, kind, n)) g
         LEFT JOIN LATERAL (SELECT x.job FROM assignment x JOIN job j ON j.num = x.job
-            WHERE x.seq = g.seq AND x.token = g.token AND g.ok AND NOT p_fed AND j.feeds LIMIT 1) a ON true
+            WHERE x.seq = g.seq AND x.token = g.token AND NOT p_fed AND (g.kind = 'more' OR g.kind = 'success' AND j.feeds) LIMIT 1) a ON true
         LEFT JOIN LATERAL (SELECT d.job FROM done d
-            WHERE d.day = g.day AND d.seq = g.seq AND d.token = g.token AND d.ok AND g.ok LIMIT 1) d ON true
+            WHERE d.day = g.day AND d.seq = g.seq AND d.token = g.token AND d.ok AND g.is_result LIMIT 1) d ON true
         LEFT JOIN LATERAL (SELECT x.job, x.retry_at FROM failure x
-            WHERE x.day = g.day AND x.seq = g.seq AND x.token = g.token AND NOT g.ok LIMIT 1) f ON true
+            WHERE x.day = g.day AND x.seq = g.seq AND x.token = g.token
+                AND x.kind <> 'expired' AND g.kind <> 'expired' AND g.is_result = (x.kind = 'refused') LIMIT 1) f ON true
         LEFT JOIN LATERAL (SELECT x.num FROM job x WHERE x.num = coalesce(d.job, f.job) LIMIT 1) j ON true
         WHERE ended IS NULL OR NOT (g.n = ANY (ended));
     END IF;
+END $$;
+
+-- Ends assignments by results of which some add items to jobs of the tree and seal jobs of it. The first parameters are those of
+-- `settle`. `p_add_ns` and `p_seal_ns` hold positions of results; a target is the id of a job of the item's tree, or the type of
+-- one child of the item's job. All items of these results are added before jobs are sealed. A result with a target that is
+-- unknown, or that is sealed and gets items, becomes a failure that says so, and nothing of it is added.
+-- Locks: rows of jobs in order, against sealing and deletion (KEY SHARE) or against adders (UPDATE); rows of `assignment` in the
+-- order given; those of `add_rows` and `settle`.
+CREATE FUNCTION hostler_jobs.settle_more(
+    p_days int[], p_seqs bigint[], p_tokens bigint[], p_kinds text[], p_bodies text[], p_delays float8[], p_jitters float8[],
+    p_ceilings float8[], p_feed_items int[], p_feed_jobs bigint[], p_feed_payloads text[],
+    p_add_ns int[], p_add_targets text[], p_payloads text[], p_dedupes text[], p_keys text[], p_priorities smallint[],
+    p_seal_ns int[], p_seal_targets text[])
+RETURNS TABLE (n int, status smallint, retry_at text, job bigint)
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    t record;
+    ns int[];
+    names text[];
+    nums bigint[];
+    faults text[];
+    errors text[];
+    live int[];
+    kinds text[] := p_kinds;
+    bodies text[] := p_bodies;
+    seals bigint[];
+BEGIN
+    -- The targets of all results. One that is given by id is preferred to a child of that type.
+    WITH wanted AS (
+        SELECT DISTINCT u.n, u.target FROM (
+            SELECT * FROM unnest(p_add_ns, p_add_targets) UNION ALL SELECT * FROM unnest(p_seal_ns, p_seal_targets)) u (n, target)
+    )
+    SELECT array_agg(w.n), array_agg(w.target), array_agg(coalesce(i.num, c.num)), array_agg(CASE
+        WHEN i.num IS NULL AND c.children = 0 THEN 'names no job of the tree and no type of a child'
+        WHEN i.num IS NULL AND c.children > 1 THEN 'is the type of several children: name one by its id' END)
+    INTO ns, names, nums, faults
+    FROM wanted w
+    JOIN assignment a ON a.seq = p_seqs[w.n] AND a.token = p_tokens[w.n]
+    JOIN job own ON own.num = a.job
+    LEFT JOIN LATERAL (SELECT j.num FROM job j WHERE j.id = w.target AND j.root = own.root LIMIT 1) i ON true
+    CROSS JOIN LATERAL (SELECT min(j.num) AS num, count(*) AS children FROM job j JOIN job_type k ON k.id = j.type
+        WHERE j.parent = own.num AND k.name = w.target) c;
+    FOR t IN
+        SELECT u.num, bool_or(EXISTS (SELECT FROM unnest(p_seal_ns, p_seal_targets) s (n, target)
+            WHERE s.n = u.n AND s.target = u.name)) AS seal
+        FROM unnest(ns, names, nums, faults) u (n, name, num, fault) WHERE u.fault IS NULL GROUP BY u.num ORDER BY u.num
+    LOOP
+        IF t.seal THEN
+            PERFORM FROM job j WHERE j.num = t.num FOR UPDATE;
+        ELSE
+            PERFORM FROM job j WHERE j.num = t.num FOR KEY SHARE;
+        END IF;
+    END LOOP;
+    -- From here on, the targets are neither sealed nor deleted by others, and the assignments end here.
+    SELECT array_agg(l.n) INTO live FROM (
+        SELECT g.n::int AS n FROM unnest(p_seqs, p_tokens) WITH ORDINALITY g (seq, token, n)
+        JOIN assignment a ON a.seq = g.seq AND a.token = g.token
+        WHERE EXISTS (SELECT FROM job j WHERE j.num = a.job) ORDER BY g.n FOR UPDATE OF a) l;
+    SELECT array_agg(CASE
+        WHEN u.fault IS NOT NULL THEN u.fault
+        WHEN j.num IS NULL THEN 'was deleted'
+        WHEN j.sealed AND EXISTS (SELECT FROM unnest(p_add_ns, p_add_targets) x (n, target)
+            WHERE x.n = u.n AND x.target = u.name) THEN 'is sealed, and takes no items' END ORDER BY u.o)
+    INTO errors
+    FROM unnest(ns, names, nums, faults) WITH ORDINALITY u (n, name, num, fault, o) LEFT JOIN job j ON j.num = u.num;
+    FOR t IN SELECT u.n, u.name, u.error FROM unnest(ns, names, errors) u (n, name, error) WHERE u.error IS NOT NULL
+        ORDER BY u.n, u.name DESC
+    LOOP
+        kinds[t.n] := 'refused';
+        bodies[t.n] := to_json(format('the result was refused: the target %s %s', to_json(t.name), t.error))::text;
+    END LOOP;
+    FOR t IN
+        SELECT p_days[a.n] AS day, array_agg(r.num ORDER BY a.o) AS jobs, array_agg(j.type ORDER BY a.o) AS types,
+            array_agg(a.payload ORDER BY a.o) AS payloads, array_agg(a.dedupe ORDER BY a.o) AS dedupes,
+            array_agg(a.key ORDER BY a.o) AS keys, array_agg(a.priority ORDER BY a.o) AS priorities,
+            array_agg('{}'::text) AS metas, count(a.dedupe) > 0 AS has_dedupes, count(a.key) > 0 AS has_keys
+        FROM unnest(p_add_ns, p_add_targets, p_payloads, p_dedupes, p_keys, p_priorities)
+            WITH ORDINALITY a (n, target, payload, dedupe, key, priority, o)
+        JOIN unnest(ns, names, nums) r (n, name, num) ON r.n = a.n AND r.name = a.target
+        JOIN job j ON j.num = r.num
+        WHERE a.n = ANY (live) AND kinds[a.n] <> 'refused' AND a.payload IS NOT NULL GROUP BY 1
+    LOOP
+        INSERT INTO delta (job, added, ok, failed)
+        SELECT u.job, count(*), 0, 0
+        FROM add_rows(t.day, t.jobs, t.types, t.payloads, NULL, CASE WHEN t.has_dedupes THEN t.dedupes END,
+            CASE WHEN t.has_keys THEN t.keys END, t.priorities, t.metas) r,
+            unnest(t.jobs, r.seqs, r.fresh) u (job, seq, own)
+        WHERE u.seq = u.own GROUP BY u.job;
+    END LOOP;
+    seals := ARRAY(SELECT DISTINCT r.num FROM unnest(p_seal_ns, p_seal_targets) s (n, target)
+        JOIN unnest(ns, names, nums) r (n, name, num) ON r.n = s.n AND r.name = s.target
+        WHERE s.n = ANY (live) AND kinds[s.n] <> 'refused');
+    WITH sealed AS (UPDATE job SET sealed = true WHERE num = ANY (seals) AND NOT sealed RETURNING num)
+    INSERT INTO delta (job, added, ok, failed) SELECT num, 0, 0, 0 FROM sealed;
+    RETURN QUERY SELECT s.n, s.status, s.retry_at, s.job FROM settle(p_days, p_seqs, p_tokens, kinds, bodies, p_delays, p_jitters,
+        p_ceilings, true,
+        ARRAY(SELECT f.n FROM unnest(p_feed_items) WITH ORDINALITY f (n, o) WHERE kinds[f.n] <> 'refused' ORDER BY f.o),
+        ARRAY(SELECT f.job FROM unnest(p_feed_items, p_feed_jobs) WITH ORDINALITY f (n, job, o) WHERE kinds[f.n] <> 'refused' ORDER BY f.o),
+        ARRAY(SELECT f.payload FROM unnest(p_feed_items, p_feed_payloads) WITH ORDINALITY f (n, payload, o)
+            WHERE kinds[f.n] <> 'refused' ORDER BY f.o), NULL) s;
 END $$;
 
 -- Makes up to `p_max` items ready whose time has come. Returns their number.

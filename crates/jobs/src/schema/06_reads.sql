@@ -1,7 +1,19 @@
 -- Reads, reaping, and views for people.
 
--- All jobs of the tree that a job is in, in the order of creation; folds the tree first if it has deltas, so that a caller sees
--- its own writes.
+-- Folds the tree that a job is in, if it has deltas. Returns the numbers of the tree's jobs.
+CREATE FUNCTION hostler_jobs.fold_tree(p_job text) RETURNS bigint[]
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp AS $$
+DECLARE
+    nums bigint[];
+BEGIN
+    nums := ARRAY(SELECT t.num FROM job j JOIN job t ON t.root = j.root WHERE j.id = p_job);
+    IF EXISTS (SELECT FROM delta d WHERE d.job = ANY (nums)) THEN
+        PERFORM fold(nums, true);
+    END IF;
+    RETURN nums;
+END $$;
+
+-- All jobs of the tree that a job is in, in the order of creation; folds the tree first, so that a caller sees its own writes.
 CREATE FUNCTION hostler_jobs.tree(p_job text)
 RETURNS TABLE (num bigint, id text, parent bigint, type text, sealed boolean, complete boolean, final_stage boolean,
     added bigint, ok bigint, failed bigint, assigned bigint, tree_complete boolean)
@@ -10,10 +22,7 @@ LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp AS $$
 DECLARE
     nums bigint[];
 BEGIN
-    nums := ARRAY(SELECT t.num FROM job j JOIN job t ON t.root = j.root WHERE j.id = p_job);
-    IF EXISTS (SELECT FROM delta d WHERE d.job = ANY (nums)) THEN
-        PERFORM fold(nums, true);
-    END IF;
+    nums := fold_tree(p_job);
     RETURN QUERY
     WITH busy AS MATERIALIZED (SELECT a.job, count(*) AS n FROM assignment a WHERE a.job = ANY (nums) GROUP BY a.job)
     SELECT t.num, t.id, t.parent, k.name, t.sealed, t.complete, t.final_stage, t.added, t.ok, t.failed, coalesce(b.n, 0),

@@ -6,7 +6,8 @@ use hostler_postgres::{Param, Type};
 
 use crate::ids::{AssignmentRef, ItemRef};
 use crate::store::create::{check_id, no_job};
-use crate::store::settle::{Ending, Settlement};
+use crate::store::ending::{Ending, Kind};
+use crate::store::settle::Settlement;
 use crate::store::status::count;
 use crate::store::{Store, StoreError};
 
@@ -37,6 +38,8 @@ pub struct Counts {
     pub waiting: u64,
     /// Trees that are not complete.
     pub open_trees: u64,
+    /// Jobs that are not complete.
+    pub open_jobs: u64,
     /// Callbacks that are to be delivered.
     pub callbacks: u64,
     /// Callbacks that were given up.
@@ -115,7 +118,7 @@ impl Store {
                 .iter()
                 .map(|row| AssignmentRef { item: ItemRef { day: row.get(0), seq: row.get(1) }, token: row.get(2) });
             let endings: Vec<Ending<'_>> =
-                places.map(|place| Ending { place, ok: false, body: NO_HEARTBEAT, delay: None }).collect();
+                places.map(|place| Ending::new(place, Kind::Expired, NO_HEARTBEAT)).collect();
             let ended = self.end(&endings, Some(age)).await?;
             let expired = ended.iter().filter(|settlement| matches!(settlement, Settlement::Ok { .. })).count();
             all += u64::try_from(expired).unwrap_or_default();
@@ -172,7 +175,8 @@ impl Store {
             (SELECT count(DISTINCT root) FROM hostler_jobs.job WHERE NOT complete), \
             (SELECT count(*) FROM hostler_jobs.outbox WHERE NOT dead), (SELECT count(*) FROM hostler_jobs.outbox WHERE dead), \
             coalesce((SELECT extract(epoch FROM clock_timestamp() - min(r.at)) FROM hostler_jobs.job_type t CROSS JOIN LATERAL \
-            (SELECT r.at FROM hostler_jobs.ready r WHERE r.type = t.id ORDER BY r.type, r.priority, r.seq LIMIT 1) r), 0)::float8";
+            (SELECT r.at FROM hostler_jobs.ready r WHERE r.type = t.id ORDER BY r.type, r.priority, r.seq LIMIT 1) r), 0)::float8, \
+            (SELECT count(*) FROM hostler_jobs.job WHERE NOT complete)";
         let mut counts = Counts {
             pending: self.by_type(PENDING).await?,
             ready: self.by_type(READY).await?,
@@ -186,6 +190,7 @@ impl Store {
             counts.callbacks = count(row, 2);
             counts.dead_callbacks = count(row, 3);
             counts.oldest_ready_seconds = row.get(4);
+            counts.open_jobs = count(row, 5);
         }
         Ok(counts)
     }

@@ -49,6 +49,22 @@ impl Store {
         Ok(())
     }
 
+    /// Checks that the database answers and has the schema of this version.
+    ///
+    /// # Errors
+    /// [`StoreError::Schema`] if it has another one; [`StoreError::Database`] if it does not answer.
+    pub async fn check_schema(&self) -> Result<(), StoreError> {
+        const NO_TABLE: &str = "42P01";
+        let sql = "SELECT coalesce(max(version), 0) FROM hostler_jobs.migration";
+        let wanted = MIGRATIONS.iter().map(|step| step.version).max().unwrap_or(0);
+        let found = match self.db.client().await?.query(sql, &[]).await {
+            Ok(rows) => rows.first().map_or(0, |row| row.get(0)),
+            Err(error) if error.code() == Some(NO_TABLE) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        if found == wanted { Ok(()) } else { Err(StoreError::Schema { found, wanted }) }
+    }
+
     /// Executes a statement as a transaction. Tries again after deadlocks and conflicts.
     pub(crate) async fn call(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
         let mut attempt = 0;

@@ -1,12 +1,15 @@
 //! Claiming, assigning, heartbeats, release.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use hostler_postgres::{Param, Row, Type};
 
 use crate::ids::{AssignmentRef, ItemRef};
 use crate::json::RawJson;
 use crate::limits::{self, MAX_ASSIGNMENTS, MAX_CLAIM};
 use crate::store::{Store, StoreError};
-use crate::types::{Assigned, FailureRow, ItemRow, ItemState};
+use crate::types::{Assigned, FailureRow, ItemRow, ItemState, Progress};
 
 /// Claims, and reads the items in the same round trip.
 const CLAIM: &str = "SELECT i.* FROM (SELECT array_agg(c.seq ORDER BY c.n), array_agg(c.token ORDER BY c.n) \
@@ -111,7 +114,29 @@ impl Store {
     /// # Errors
     /// [`StoreError::Invalid`] if there are more than 10,000; [`StoreError::Database`].
     pub async fn heartbeat(&self, assignments: &[String]) -> Result<Vec<String>, StoreError> {
-        self.ended_of(assignments, "SELECT seq, token FROM hostler_jobs.heartbeat($1, $2)").await
+        self.heartbeat_with(assignments, &BTreeMap::new()).await
+    }
+
+    /// Extends assignments by the database's clock, and notes the progress of some of them. Returns those that have ended.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if there are more than 10,000, or a progress breaks a limit; [`StoreError::Database`].
+    pub async fn heartbeat_with(
+        &self,
+        assignments: &[String],
+        progress: &BTreeMap<String, Progress>,
+    ) -> Result<Vec<String>, StoreError> {
+        for (id, told) in progress {
+            limits::progress(&format!("progress.{id}"), told)?;
+        }
+        let places = self.places(assignments)?;
+        let told: BTreeMap<AssignmentRef, &Progress> =
+            progress.iter().filter_map(|(id, told)| Some((AssignmentRef::parse(id)?, told))).collect();
+        let fractions: Vec<Option<f64>> = places.iter().map(|place| Some(told.get(place)?.fraction)).collect();
+        let notes: Vec<Option<&str>> = places.iter().map(|place| Some(told.get(place)?.text.as_str())).collect();
+        let sql = "SELECT seq, token FROM hostler_jobs.heartbeat($1, $2, $3, $4)";
+        let more: [Param<'_>; 2] = [(&fractions, Type::FLOAT8_ARRAY), (&notes, Type::TEXT_ARRAY)];
+        self.ended_of(assignments, &places, sql, &more).await
     }
 
     /// Gives items back without a failure. Returns the assignments that had ended.
@@ -119,11 +144,23 @@ impl Store {
     /// # Errors
     /// [`StoreError::Invalid`] if there are more than 10,000; [`StoreError::Database`].
     pub async fn release(&self, assignments: &[String]) -> Result<Vec<String>, StoreError> {
-        self.ended_of(assignments, "SELECT seq, token FROM hostler_jobs.release($1, $2)").await
+        self.release_after(assignments, Duration::ZERO).await
     }
 
-    /// Calls a function on assignments, which returns the numbers of those that are alive. Returns the others.
-    async fn ended_of(&self, assignments: &[String], sql: &str) -> Result<Vec<String>, StoreError> {
+    /// Gives items back without a failure, to be claimed after a delay. Returns the assignments that had ended.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] if there are more than 10,000, or the delay is longer than a year; [`StoreError::Database`].
+    pub async fn release_after(&self, assignments: &[String], delay: Duration) -> Result<Vec<String>, StoreError> {
+        let seconds = delay.as_secs_f64();
+        limits::delay("delay_seconds", Some(seconds))?;
+        let places = self.places(assignments)?;
+        let sql = "SELECT seq, token FROM hostler_jobs.release($1, $2, $3)";
+        self.ended_of(assignments, &places, sql, &[(&seconds, Type::FLOAT8)]).await
+    }
+
+    /// Reads the ids of assignments. Those that cannot be ids are left out.
+    fn places(&self, assignments: &[String]) -> Result<Vec<AssignmentRef>, StoreError> {
         if assignments.len() > MAX_ASSIGNMENTS {
             return Err(StoreError::invalid("assignment_ids", format!("has {MAX_ASSIGNMENTS} entries at most")));
         }
@@ -131,9 +168,21 @@ impl Store {
         // Sorted, so that two calls lock rows in the same order.
         places.sort_unstable_by_key(|place| (place.item.seq, place.token));
         places.dedup();
+        Ok(places)
+    }
+
+    /// Calls a function on assignments, which returns the numbers of those that are alive. Returns the others.
+    async fn ended_of(
+        &self,
+        assignments: &[String],
+        places: &[AssignmentRef],
+        sql: &str,
+        more: &[Param<'_>],
+    ) -> Result<Vec<String>, StoreError> {
         let seqs: Vec<i64> = places.iter().map(|place| place.item.seq).collect();
         let tokens: Vec<i64> = places.iter().map(|place| place.token).collect();
-        let params: [Param<'_>; 2] = [(&seqs, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY)];
+        let mut params: Vec<Param<'_>> = vec![(&seqs, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY)];
+        params.extend(more.iter().cloned());
         let rows = self.call(sql, &params).await?;
         let alive: std::collections::HashSet<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let is_alive =
@@ -162,6 +211,8 @@ impl Store {
                 serialize_key: row.get(10),
                 priority: row.get(11),
                 metadata: row.get::<_, Option<String>>(8).map_or_else(|| Ok(RawJson::object()), stored)?,
+                created_at: row.get(13),
+                progress: None,
             },
         })
     }

@@ -40,6 +40,14 @@ pub enum StoreError {
     /// The schema could not be brought up to date: the service cannot start.
     #[error(transparent)]
     Migrate(#[from] MigrateError),
+    /// The schema is of another version: 503.
+    #[error("the schema hostler_jobs has version {found}, and this hostler needs version {wanted}")]
+    Schema {
+        /// The version of the database; 0: there is no schema.
+        found: i32,
+        /// The version that this program needs.
+        wanted: i32,
+    },
     /// The database holds what this version does not understand: 500.
     #[error("the database holds an unexpected value: {0}")]
     Unexpected(String),

@@ -10,7 +10,7 @@ use crate::limits;
 use crate::store::claim::{stored, stored_failures};
 use crate::store::jobs::page_size;
 use crate::store::{Store, StoreError};
-use crate::types::{ItemPage, ItemQuery, ItemRow, ItemState};
+use crate::types::{ItemPage, ItemQuery, ItemRow, ItemState, Progress};
 
 /// The most items that a page in one state looks at.
 const WINDOW: i64 = 10_000;
@@ -115,15 +115,15 @@ fn statement(query: &ItemQuery, is_scoped: bool) -> String {
     };
     format!(
         "WITH scan AS MATERIALIZED ({scan}), \
-         hit AS MATERIALIZED (SELECT s.major, s.day, s.seq, s.job, d.ok, d.result, a.seq IS NOT NULL AS assigned \
+         hit AS MATERIALIZED (SELECT s.major, s.day, s.seq, s.job, d.ok, d.result, a.seq IS NOT NULL AS assigned, a.fraction, a.note \
           FROM scan s \
           CROSS JOIN LATERAL (SELECT j.final_stage FROM hostler_jobs.job j WHERE j.num = s.job LIMIT 1) j \
           LEFT JOIN LATERAL (SELECT d.ok, d.result FROM hostler_jobs.done d WHERE d.day = s.day AND d.seq = s.seq LIMIT 1) d ON true \
-          LEFT JOIN LATERAL (SELECT a.seq FROM hostler_jobs.assignment a WHERE a.seq = s.seq LIMIT 1) a ON true \
+          LEFT JOIN LATERAL (SELECT a.seq, a.fraction, a.note FROM hostler_jobs.assignment a WHERE a.seq = s.seq LIMIT 1) a ON true \
           WHERE {state} AND {stage} ORDER BY s.major, s.seq LIMIT $4) \
          SELECT w.n, w.major, w.seq, h.major, h.seq, h.day, i.id, j.id, r.id, t.name, i.payload::text, h.ok, h.result::text, \
           h.assigned, hostler_jobs.failures_of(h.day, h.seq), hostler_jobs.rfc3339(l.due), i.dedupe_key, i.serialize_key, \
-          i.priority, i.metadata::text \
+          i.priority, i.metadata::text, hostler_jobs.rfc3339(i.at), h.fraction, h.note \
          FROM (SELECT s.major, s.seq, (SELECT count(*) FROM scan) AS n FROM scan s ORDER BY s.major DESC, s.seq DESC LIMIT 1) w \
          LEFT JOIN hit h ON true \
          LEFT JOIN LATERAL (SELECT * FROM hostler_jobs.item i WHERE i.day = h.day AND i.seq = h.seq LIMIT 1) i ON true \
@@ -172,6 +172,10 @@ fn item(row: &Row) -> Result<ItemRow, StoreError> {
         serialize_key: row.get(17),
         priority: row.get(18),
         metadata: row.get::<_, Option<String>>(19).map_or_else(|| Ok(RawJson::object()), stored)?,
+        created_at: row.get(20),
+        progress: row
+            .get::<_, Option<f64>>(21)
+            .map(|fraction| Progress { fraction, text: row.get::<_, Option<String>>(22).unwrap_or_default() }),
     })
 }
 

@@ -16,7 +16,7 @@ const PAGE: u32 = 100;
 const MAX_PAGE: u32 = 1_000;
 
 impl Store {
-    /// A page of jobs, in the order of their creation. Counters may be some 50 ms old.
+    /// A page of jobs, in the order of their creation. Counters are folded first, so that a caller sees its own changes.
     ///
     /// # Errors
     /// [`StoreError::Invalid`] if a parameter is faulty; [`StoreError::Database`].
@@ -47,6 +47,7 @@ impl Store {
             None => {}
         }
         conditions.extend(texts.iter().map(String::as_str));
+        self.fold_for(query.root_id.as_deref()).await?;
         let sql = format!(
             "SELECT j.num, j.id, r.id, p.id, t.name, j.sealed, j.complete, j.final_stage, j.max_failures, j.added, j.ok, \
              j.failed, r.tree_completed_at IS NOT NULL, j.dedupe_key, j.metadata::text, hostler_jobs.rfc3339(j.created_at), \
@@ -82,6 +83,20 @@ impl Store {
             })
         });
         Ok(JobPage { jobs: jobs.collect::<Result<_, StoreError>>()?, next })
+    }
+}
+
+impl Store {
+    /// Folds the counters of a tree, or of all jobs, if there is anything to fold. One pass: changes that come meanwhile are left.
+    async fn fold_for(&self, root: Option<&str>) -> Result<(), StoreError> {
+        match root {
+            Some(_) => self.call("SELECT hostler_jobs.fold_tree($1)", &[(&root, Type::TEXT)]).await?,
+            None => {
+                let sql = "SELECT hostler_jobs.fold(NULL, true) WHERE EXISTS (SELECT FROM hostler_jobs.delta)";
+                self.call(sql, &[]).await?
+            }
+        };
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ mod postgres;
 
 mod callbacks;
 mod document;
+mod extras;
 mod refusals;
 mod routes;
 mod shutdown;

@@ -205,11 +205,12 @@ impl StorePort {
         let success = |(assignment, result): &(usize, Value)| types::Success {
             assignment_id: self.text(*assignment),
             result: RawJson::of(result).unwrap(),
+            ..types::Success::default()
         };
         let failure = |assignment: &usize| types::Failure {
             assignment_id: self.text(*assignment),
             error: RawJson::of(&"failed").unwrap(),
-            retry_in_seconds: None,
+            ..types::Failure::default()
         };
         let (successes, failures) = (successes.iter().map(success).collect(), failures.iter().map(failure).collect());
         let settled = self.store().settle(successes, failures).await?;

@@ -5,6 +5,7 @@ mod postgres;
 
 mod callbacks;
 mod crash;
+mod extras;
 mod interleavings;
 mod keys;
 mod rules;
@@ -64,10 +65,14 @@ pub fn payloads(given: &[Assigned]) -> Vec<Value> {
 
 /// Settles assignments by the result `true`. All have to be accepted.
 pub async fn succeed_all(store: &Store, given: &[Assigned]) {
-    let results =
-        given.iter().map(|one| Success { assignment_id: one.assignment_id.clone(), result: raw(&json!(true)) });
-    let settled = store.settle(results.collect(), Vec::new()).await.unwrap();
+    let results = given.iter().map(|one| result_of(one, &json!(true))).collect();
+    let settled = store.settle(results, Vec::new()).await.unwrap();
     assert!(settled.iter().all(|one| one.status == SettledStatus::Ok), "{settled:?}");
+}
+
+/// A result under an assignment.
+pub fn result_of(given: &Assigned, result: &Value) -> Success {
+    Success { assignment_id: given.assignment_id.clone(), result: raw(result), ..Success::default() }
 }
 
 /// Whether a settlement was accepted, with the time of the next attempt.

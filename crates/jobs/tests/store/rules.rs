@@ -244,12 +244,10 @@ async fn pages_hold_each_entry_once() {
     let root = json!({"type": "a", "items": items, "children": [{"type": "b", "final_stage": true, "items": items}]});
     let created = store.create(tree(&root), None).await.unwrap();
     let given = claim(&store, "a", 6).await;
-    let failures = vec![Failure {
-        assignment_id: given[0].assignment_id.clone(),
-        error: raw(&json!("x")),
-        retry_in_seconds: None,
-    }];
-    let results = vec![Success { assignment_id: given[1].assignment_id.clone(), result: raw(&json!(1)) }];
+    let failures =
+        vec![Failure { assignment_id: given[0].assignment_id.clone(), error: raw(&json!("x")), ..Failure::default() }];
+    let results =
+        vec![Success { assignment_id: given[1].assignment_id.clone(), result: raw(&json!(1)), ..Success::default() }];
     let settled = store.settle(results, failures).await.unwrap();
     assert!(settled.iter().all(|one| one.status == SettledStatus::Ok));
     for (state, stage, by_tree, expected) in [

@@ -93,9 +93,11 @@ async fn cycle(store: &Store, kind: &str, batch: usize, items: u32) -> u32 {
     let mut ended = 0;
     while ended < items {
         let given = store.claim(&[kind.to_owned()], "w", batch).await.unwrap();
-        let results = given
-            .iter()
-            .map(|one| Success { assignment_id: one.assignment_id.clone(), result: raw(&json!({"ok": true})) });
+        let results = given.iter().map(|one| Success {
+            assignment_id: one.assignment_id.clone(),
+            result: raw(&json!({"ok": true})),
+            ..Success::default()
+        });
         let request = SettleRequest { results: results.collect(), failures: Vec::new() };
         ended += u32::try_from(store.settle(request.results, request.failures).await.unwrap().len()).unwrap();
     }

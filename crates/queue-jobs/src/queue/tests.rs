@@ -255,6 +255,19 @@ async fn heartbeats_tell_which_assignments_have_ended() {
 }
 
 #[tokio::test]
+async fn heartbeats_tell_the_latest_progress() {
+    let service = Scripted::with([ok(claimed(&["a-1"], 60)), ok(r#"{"stale":[]}"#)]).await;
+    let (queue, stop) = (queue(&service), CancellationToken::new());
+    let Delivery { receipt, job, .. } = queue.receive(request(SECOND), &stop).await.unwrap().remove(0);
+    let job = job.unwrap();
+    job.progress(0.25, "begun").unwrap();
+    job.progress(0.5, "half").unwrap();
+    assert_eq!(queue.extend(&[receipt.lease()], 120 * SECOND).await, [Ok(())]);
+    let expected = json!({"assignment_ids": ["a-1"], "progress": {"a-1": {"fraction": 0.5, "text": "half"}}});
+    assert_eq!(service.asked()[1].body, expected);
+}
+
+#[tokio::test]
 async fn a_service_that_does_not_answer_a_heartbeat_holds_it_up_no_longer_than_the_interval() {
     let service = Scripted::with([Answer::Late(60 * SECOND, String::new())]).await;
     let lease = Receipt::new("1 a-1").lease();

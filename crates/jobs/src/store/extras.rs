@@ -1,0 +1,196 @@
+//! Items that results add in their transaction, by the feeds of children or as their workers ask, and jobs that they seal.
+
+use std::collections::{BTreeSet, HashMap};
+
+use hostler_postgres::{Param, Type};
+
+use crate::feed::Template;
+use crate::limits::MAX_JSON;
+use crate::store::ending::{Columns, Ending, Kind, Outcome, outcomes};
+use crate::store::{Store, StoreError};
+
+const SETTLE_MORE: &str = "SELECT n, status, retry_at, job FROM hostler_jobs.settle_more($1, $2, $3, $4, $5, $6, $7, $8, $9, \
+    $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
+
+/// Items to be made by feeds: the position of the result (from 1), the child, the payload.
+#[derive(Default)]
+struct FedItems {
+    positions: Vec<i32>,
+    jobs: Vec<i64>,
+    payloads: Vec<String>,
+}
+
+/// Items and seals that workers ask for, with the positions of their results (from 1). A target without items has one row without
+/// a payload, so that it is looked for.
+#[derive(Default)]
+struct AskedItems<'e> {
+    positions: Vec<i32>,
+    targets: Vec<&'e str>,
+    payloads: Vec<Option<&'e str>>,
+    dedupes: Vec<Option<&'e str>>,
+    keys: Vec<Option<&'e str>>,
+    priorities: Vec<i16>,
+    seal_positions: Vec<i32>,
+    seal_targets: Vec<&'e str>,
+}
+
+/// The feeds of the children of jobs.
+type Feeds = HashMap<i64, Vec<(i64, Template)>>;
+
+impl Store {
+    /// Ends assignments by results that have more to do than to be stored. No two entries are of the same assignment.
+    ///
+    /// A result whose feed would make a payload that is too long is recorded as a failure.
+    pub(crate) async fn settle_with_extras(
+        &self,
+        endings: &[&Ending<'_>],
+        job_of: &[i64],
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let feeds = self.feeds(job_of).await?;
+        let payloads = if feeds.is_empty() { HashMap::new() } else { self.payloads(endings).await? };
+        let mut fed = FedItems::default();
+        let mut changed = Vec::with_capacity(endings.len());
+        for (number, (ending, job)) in endings.iter().zip(job_of).enumerate() {
+            let payload = payloads.get(&ending.place.item.seq).map_or("null", String::as_str);
+            let feeds = feeds.get(job).map_or(&[][..], Vec::as_slice);
+            changed.push(fed.add(position(number), ending, feeds, payload));
+        }
+        let refused: Vec<Option<String>> = changed
+            .iter()
+            .map(|error| error.as_ref().map(|text| serde_json::Value::from(text.as_str()).to_string()))
+            .collect();
+        let mut asked = AskedItems::default();
+        let mut replaced = Vec::with_capacity(endings.len());
+        for (number, (ending, error)) in endings.iter().zip(&refused).enumerate() {
+            replaced.push(match error {
+                Some(error) => Ending::new(ending.place, Kind::Refused, error),
+                None => {
+                    asked.add(position(number), ending);
+                    Ending::new(ending.place, Kind::Success, ending.body)
+                }
+            });
+        }
+        let replaced: Vec<&Ending<'_>> = replaced.iter().collect();
+        if asked.is_empty() {
+            return self.call_settle(&replaced, Some(fed.params()), None).await;
+        }
+        self.call_settle_more(&replaced, &fed, &asked).await
+    }
+
+    /// Calls `settle_more`.
+    async fn call_settle_more(
+        &self,
+        endings: &[&Ending<'_>],
+        fed: &FedItems,
+        asked: &AskedItems<'_>,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let columns = Columns::new(self, endings);
+        let mut params = columns.params();
+        params.extend(fed.params());
+        params.extend(asked.params());
+        Ok(outcomes(endings.len(), &self.call(SETTLE_MORE, &params).await?))
+    }
+
+    async fn feeds(&self, parents: &[i64]) -> Result<Feeds, StoreError> {
+        let jobs: Vec<i64> = parents.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let sql = "SELECT parent, num, feed::text FROM hostler_jobs.job WHERE parent = ANY ($1) AND feed IS NOT NULL ORDER BY num";
+        let mut feeds = Feeds::new();
+        for row in self.call(sql, &[(&jobs, Type::INT8_ARRAY)]).await? {
+            let template = Template::parse(row.get(2));
+            feeds.entry(row.get(0)).or_default().push((row.get(1), template));
+        }
+        Ok(feeds)
+    }
+
+    /// The payloads of the items of assignments, by the items' numbers.
+    async fn payloads(&self, endings: &[&Ending<'_>]) -> Result<HashMap<i64, String>, StoreError> {
+        let days: Vec<i32> = endings.iter().map(|ending| ending.place.item.day).collect();
+        let seqs: Vec<i64> = endings.iter().map(|ending| ending.place.item.seq).collect();
+        let sql = "SELECT i.seq, i.payload::text FROM unnest($1, $2) g (day, seq) CROSS JOIN LATERAL \
+            (SELECT * FROM hostler_jobs.item i WHERE i.day = g.day AND i.seq = g.seq LIMIT 1) i";
+        let rows = self.call(sql, &[(&days, Type::INT4_ARRAY), (&seqs, Type::INT8_ARRAY)]).await?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+}
+
+impl FedItems {
+    /// Adds the items of a result. Returns the reason if one is too long; then there are none.
+    fn add(&mut self, position: i32, ending: &Ending<'_>, feeds: &[(i64, Template)], payload: &str) -> Option<String> {
+        let mut made = Vec::with_capacity(feeds.len());
+        for (job, template) in feeds {
+            match template.expand(ending.body, payload, MAX_JSON) {
+                Ok(text) => made.push((*job, text)),
+                Err(error) => return Some(error.to_string()),
+            }
+        }
+        for (job, text) in made {
+            self.positions.push(position);
+            self.jobs.push(job);
+            self.payloads.push(text);
+        }
+        None
+    }
+
+    /// The columns of the items.
+    fn params(&self) -> [Param<'_>; 3] {
+        [(&self.positions, Type::INT4_ARRAY), (&self.jobs, Type::INT8_ARRAY), (&self.payloads, Type::TEXT_ARRAY)]
+    }
+}
+
+impl<'e> AskedItems<'e> {
+    fn add(&mut self, position: i32, ending: &Ending<'e>) {
+        let (added, seals) = ending.more;
+        for to in added {
+            if to.items.is_empty() {
+                self.row(position, &to.target, None, (None, None), 0);
+            }
+            for item in &to.items {
+                let keys = (item.dedupe_key.as_deref(), item.serialize_key.as_deref());
+                self.row(position, &to.target, Some(item.payload.text()), keys, item.priority);
+            }
+        }
+        for target in seals {
+            self.seal_positions.push(position);
+            self.seal_targets.push(target);
+        }
+    }
+
+    fn row(
+        &mut self,
+        position: i32,
+        target: &'e str,
+        payload: Option<&'e str>,
+        (dedupe, key): (Option<&'e str>, Option<&'e str>),
+        priority: i16,
+    ) {
+        self.positions.push(position);
+        self.targets.push(target);
+        self.payloads.push(payload);
+        self.dedupes.push(dedupe);
+        self.keys.push(key);
+        self.priorities.push(priority);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.positions.is_empty() && self.seal_positions.is_empty()
+    }
+
+    /// The columns of the items and of the seals.
+    fn params(&self) -> [Param<'_>; 8] {
+        [
+            (&self.positions, Type::INT4_ARRAY),
+            (&self.targets, Type::TEXT_ARRAY),
+            (&self.payloads, Type::TEXT_ARRAY),
+            (&self.dedupes, Type::TEXT_ARRAY),
+            (&self.keys, Type::TEXT_ARRAY),
+            (&self.priorities, Type::INT2_ARRAY),
+            (&self.seal_positions, Type::INT4_ARRAY),
+            (&self.seal_targets, Type::TEXT_ARRAY),
+        ]
+    }
+}
+
+/// A position as the database counts.
+fn position(number: usize) -> i32 {
+    i32::try_from(number + 1).unwrap_or(i32::MAX)
+}
