@@ -85,7 +85,8 @@ fn bodies_have_limits_and_examples() {
     assert_eq!(schemas["NewJob"]["properties"]["metadata"]["type"], "object");
     assert_eq!(schemas["Claim"]["properties"]["max"]["maximum"], 1000);
     assert_eq!(schemas["NewJob"]["additionalProperties"], false);
-    for schema in ["NewJob", "AddItems", "Claim", "ResultBody", "FailureBody", "SettleRequest", "Heartbeat", "Release"] {
+    for schema in ["NewJob", "AddItems", "Claim", "ResultBody", "FailureBody", "SettleRequest", "Heartbeat", "Release"]
+    {
         assert!(schemas[schema]["example"].is_object(), "{schema}");
     }
 }

@@ -38,7 +38,8 @@ async fn results_add_items_and_seal() {
     let failed = server.get("/job_item?root_id=r&state=failed").await.1;
     let error = failed["items"][0]["failures"][0]["error"].as_str().unwrap();
     assert!(error.contains("\"b\" is sealed"), "{error}");
-    let (status, problem) = server.post("/settle", &json!({ "results": [{ "assignment_id": ids[0], "result": 1, "seal": [""] }] })).await;
+    let (status, problem) =
+        server.post("/settle", &json!({ "results": [{ "assignment_id": ids[0], "result": 1, "seal": [""] }] })).await;
     assert_eq!((status, &problem["field"]), (422, &json!("/results/0/seal/0")));
     server.stop().await;
 }
@@ -48,7 +49,8 @@ async fn final_failures_progress_and_delays() {
     let server = Server::start(ServerSettings::default()).await;
     let items = vec![json!({ "payload": 1 }); 3];
     let ids = claimed(&server, &json!({ "type": "a", "id": "r", "max_failures_per_item": 9, "items": items })).await;
-    let (status, answer) = server.post(&format!("/assignment/{}/failure", ids[0]), &json!({ "error": 1, "final": true })).await;
+    let (status, answer) =
+        server.post(&format!("/assignment/{}/failure", ids[0]), &json!({ "error": 1, "final": true })).await;
     assert_eq!((status, answer), (200, json!({ "retry_at": null })));
     let batch = json!({ "failures": [{ "assignment_id": ids[1], "error": 1, "final": true }] });
     assert_eq!(server.post("/settle", &batch).await.0, 200);
@@ -56,7 +58,8 @@ async fn final_failures_progress_and_delays() {
     assert_eq!(server.post("/heartbeat", &beat(0.5)).await.1, json!({ "stale": [] }));
     assert_eq!(server.post("/heartbeat", &beat(1.5)).await.0, 422);
     let items = server.get("/job_item?job_id=r").await.1;
-    let states: Vec<_> = items["items"].as_array().unwrap().iter().map(|item| item["state"].as_str().unwrap()).collect();
+    let states: Vec<_> =
+        items["items"].as_array().unwrap().iter().map(|item| item["state"].as_str().unwrap()).collect();
     assert_eq!(states, ["failed", "failed", "assigned"]);
     assert_eq!(items["items"][2]["progress"], json!({ "fraction": 0.5, "text": "half" }));
     assert!(items["items"][0]["progress"].is_null() && items["items"][0]["created_at"].is_string());
@@ -74,7 +77,9 @@ async fn readiness_compares_the_schema_and_metrics_show_lags() {
     until(|| async {
         let text = server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
         let has = |start: &str| text.lines().any(|line| line.starts_with(start));
-        ["fold", "promote", "expire", "reap"].iter().all(|name| has(&format!("hostler_jobs_sweep_lag_seconds{{sweep=\"{name}\"}}")))
+        ["fold", "promote", "expire", "reap"]
+            .iter()
+            .all(|name| has(&format!("hostler_jobs_sweep_lag_seconds{{sweep=\"{name}\"}}")))
             && has("hostler_jobs_open_jobs 2")
     })
     .await;
