@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::api::fault::of_parameters;
-use crate::api::metrics::database;
+use crate::api::metrics::{database, fanout};
 use crate::api::problem::Problem;
 use crate::api::state::App;
 use crate::types::JobQuery;
@@ -20,9 +20,12 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The answer to a health check.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Health {
-    /// `ok`.
+    /// `ok`, or `degraded`: everything works, but idle workers learn of items later.
     #[schema(value_type = String)]
     pub status: &'static str,
+    /// The faults of the fan-out if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fanout: Option<String>,
 }
 
 /// Tells that the process answers. Does not ask the database.
@@ -32,7 +35,7 @@ pub struct Health {
     security(()),
 )]
 pub async fn healthz() -> Json<Health> {
-    Json(Health { status: "ok" })
+    Json(Health { status: "ok", fanout: None })
 }
 
 /// Tells whether the service can work: the database answers and has the tables, and no shutdown is under way.
@@ -47,7 +50,9 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
     }
     // Reads a table, so that a missing schema is found, too.
     app.store.jobs(&JobQuery { limit: Some(1), ..JobQuery::default() }).await.map_err(of_parameters)?;
-    Ok(Json(Health { status: "ok" }))
+    let faults = app.fanout.counts().faults;
+    let status = if faults.is_empty() { "ok" } else { "degraded" };
+    Ok(Json(Health { status, fanout: (!faults.is_empty()).then(|| faults.join("; ")) }))
 }
 
 /// Returns metrics in Prometheus' text format.
@@ -58,7 +63,7 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
 )]
 pub async fn metrics(State(app): State<App>) -> Response {
     let counts = app.store.counts().await;
-    let text = app.metrics.requests() + &database(counts.as_ref().ok());
+    let text = app.metrics.requests() + &database(counts.as_ref().ok()) + &fanout(&app.fanout.counts());
     ([(CONTENT_TYPE, PROMETHEUS)], text).into_response()
 }
 
