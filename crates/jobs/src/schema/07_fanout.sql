@@ -109,7 +109,7 @@ LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
     last timestamptz;
-    found int;
+    written int;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(7236837, 5) THEN
         RETURN 0;
@@ -125,6 +125,6 @@ BEGIN
     WHERE fanout_turns(extract(epoch FROM moment - r.at)::float8 / p_period)
         > coalesce(fanout_turns(extract(epoch FROM last - r.at)::float8 / p_period), 0)
     ORDER BY random() LIMIT p_most;
-    GET DIAGNOSTICS found = ROW_COUNT;
-    RETURN found;
+    GET DIAGNOSTICS written = ROW_COUNT;
+    RETURN written;
 END $$;
