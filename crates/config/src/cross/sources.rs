@@ -109,7 +109,12 @@ pub(super) fn fanout(root: &Section<'_>) -> Option<Problem> {
         }
         (Fanout::Poll | Fanout::Notify, true) => {
             let fault = "jobs.fanout is not \"rabbitmq\", so this key has no effect".to_owned();
-            Some(problem(root, "jobs.rabbitmq", fault, "write `jobs.fanout = \"rabbitmq\"`, or remove this key".to_owned()))
+            Some(problem(
+                root,
+                "jobs.rabbitmq",
+                fault,
+                "write `jobs.fanout = \"rabbitmq\"`, or remove this key".to_owned(),
+            ))
         }
         (Fanout::RabbitMq, true) | (Fanout::Poll | Fanout::Notify, false) => None,
     }

@@ -63,7 +63,13 @@ mod tests {
 
     #[test]
     fn faults_do_not_show_the_password() {
-        for url in ["amqp:hunter2", "http://me:hunter2@h", "amqp://me:hunter2@", "amqp://me:hunter2@one,", "amqp://me:hunter2@h:port"] {
+        for url in [
+            "amqp:hunter2",
+            "http://me:hunter2@h",
+            "amqp://me:hunter2@",
+            "amqp://me:hunter2@one,",
+            "amqp://me:hunter2@h:port",
+        ] {
             let error = nodes(url).unwrap_err();
             assert!(!error.to_string().contains("hunter2"), "{url}");
         }

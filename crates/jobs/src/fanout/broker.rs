@@ -39,7 +39,9 @@ pub(super) enum BrokerError {
     #[error("RabbitMQ at {place} cannot be used: {reason}")]
     Unavailable { place: String, reason: String },
     /// The broker refuses the account or its permissions. An operator must act.
-    #[error("RabbitMQ at {place} refuses this: {reason}: check the user, the password and the virtual host of jobs.rabbitmq")]
+    #[error(
+        "RabbitMQ at {place} refuses this: {reason}: check the user, the password and the virtual host of jobs.rabbitmq"
+    )]
     Refused { place: String, reason: String },
 }
 

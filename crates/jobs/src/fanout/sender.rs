@@ -45,7 +45,10 @@ pub(super) async fn keep(store: &Store, settings: &RabbitMq, state: &FanoutState
             Ok(outbox) => {
                 state.set_outbox(outbox.entries);
                 if was_open && !outbox.is_open {
-                    tracing::warn!(entries = outbox.entries, "the outbox of the fan-out is full; later ids come by searches");
+                    tracing::warn!(
+                        entries = outbox.entries,
+                        "the outbox of the fan-out is full; later ids come by searches"
+                    );
                 }
                 was_open = outbox.is_open;
             }

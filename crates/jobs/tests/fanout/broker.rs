@@ -22,7 +22,10 @@ async fn start() -> (rabbitmq::Server, Server) {
 
 /// Waits until items that become ready are written into the outbox, and the broker is connected.
 async fn armed(server: &Server) {
-    until(|| async { server.store.keep_outbox(1_000, Duration::from_secs(60)).await.is_ok_and(|outbox| outbox.is_open) }).await;
+    until(|| async {
+        server.store.keep_outbox(1_000, Duration::from_secs(60)).await.is_ok_and(|outbox| outbox.is_open)
+    })
+    .await;
     until(|| async { server.get("/readyz").await.1["status"] == "ok" }).await;
 }
 
@@ -37,7 +40,7 @@ async fn create(server: &Server, count: usize) -> Vec<String> {
 
 /// Processes what the queue has until `count` items are done, or all if none is given.
 async fn work(server: &Server, url: &str, seen: &mut Seen, count: Option<usize>) {
-    let deadline = Instant::now() + DEADLINE * 2;
+    let deadline = Instant::now() + DEADLINE * 4;
     let mut line = channel(url).await;
     loop {
         assert!(Instant::now() < deadline, "{} processed, {} refused", seen.processed.len(), seen.refused);
@@ -91,7 +94,8 @@ async fn ids_arrive_once_their_items_are_ready() {
         id = next(&url).await;
     }
     assert_eq!(id, "second");
-    let metrics = server.client.get(format!("http://{}/metrics", server.address)).send().await.unwrap().text().await.unwrap();
+    let metrics =
+        server.client.get(format!("http://{}/metrics", server.address)).send().await.unwrap().text().await.unwrap();
     assert!(metrics.contains("\nhostler_jobs_fanout_up 1\n"), "{metrics}");
     assert!(!metrics.contains("\nhostler_jobs_fanout_published_total 0\n"), "{metrics}");
     server.stop().await;
@@ -101,17 +105,17 @@ async fn ids_arrive_once_their_items_are_ready() {
 async fn purged_and_doubled_messages_change_nothing() {
     let (broker, server) = start().await;
     let url = broker.url("guest");
-    let ids = create(&server, 200).await;
+    let ids = create(&server, 100).await;
     let mut seen = Seen::default();
-    work(&server, &url, &mut seen, Some(40)).await;
+    work(&server, &url, &mut seen, Some(20)).await;
     let line = channel(&url).await;
     assert!(purge(&line).await > 0);
-    publish(&line, &ids[..80]).await;
-    publish(&line, &ids[..80]).await;
-    work(&server, &url, &mut seen, Some(90)).await;
+    publish(&line, &ids[..40]).await;
+    publish(&line, &ids[..40]).await;
+    work(&server, &url, &mut seen, Some(45)).await;
     purge(&line).await;
     work(&server, &url, &mut seen, None).await;
-    assert!(seen.refused >= 40, "{}", seen.refused);
+    assert!(seen.refused >= 20, "{}", seen.refused);
     check(&server, &ids, &seen).await;
     server.stop().await;
 }
@@ -130,7 +134,8 @@ async fn a_broker_that_is_killed_slows_nobody_and_loses_nothing() {
     let (_, claimed) = server.post("/claim", &claim).await;
     let claimed = claimed["assignments"].as_array().unwrap().clone();
     assert_eq!(claimed.len(), 50);
-    let results: Vec<Value> = claimed.iter().map(|one| json!({ "assignment_id": one["assignment_id"], "result": 1 })).collect();
+    let results: Vec<Value> =
+        claimed.iter().map(|one| json!({ "assignment_id": one["assignment_id"], "result": 1 })).collect();
     assert_eq!(server.post("/settle", &json!({ "results": results })).await.0, 200);
     for one in &claimed {
         *seen.processed.entry(one["item"]["id"].as_str().unwrap().to_owned()).or_default() += 1;

@@ -30,7 +30,10 @@ async fn a_broker_that_is_gone_fills_the_outbox_up_to_its_bound() {
     let mut settings = hostler_jobs::fanout::RabbitMq::new("amqp://127.0.0.1:9").unwrap();
     settings.most = 40;
     let server = serve(&url, Fanout::RabbitMq(settings)).await;
-    until(|| async { sql("SELECT hostler_jobs.fanout_is_armed() AND open_until > now() FROM hostler_jobs.fanout_gate") == "t" }).await;
+    until(|| async {
+        sql("SELECT hostler_jobs.fanout_is_armed() AND open_until > now() FROM hostler_jobs.fanout_gate") == "t"
+    })
+    .await;
     create(&server).await;
     until(|| async { sql("SELECT open_until < now() FROM hostler_jobs.fanout_gate") == "t" }).await;
     create(&server).await;
@@ -58,7 +61,9 @@ async fn items_are_written_again_at_growing_ages() {
     store.migrate().await.unwrap();
     let sql = |sql: &str| Postgres::shared().psql(&database, sql);
     store.keep_outbox(1_000, Duration::from_secs(600)).await.unwrap();
-    let turns = sql("SELECT string_agg(hostler_jobs.fanout_turns(x)::text, ' ') FROM unnest('{0.9,1,1.9,2,4,63,64,127,128}'::float8[]) x");
+    let turns = sql(
+        "SELECT string_agg(hostler_jobs.fanout_turns(x)::text, ' ') FROM unnest('{0.9,1,1.9,2,4,63,64,127,128}'::float8[]) x",
+    );
     assert_eq!(turns, "0 1 1 2 3 6 7 7 8");
     let job = json!({ "type": "mail", "items": [{ "payload": 1 }, { "payload": 2 }] }).to_string();
     store.create(serde_json::from_str(&job).unwrap(), None).await.unwrap();

@@ -75,7 +75,10 @@ pub async fn process(server: &Server, delivery: Delivery, seen: &mut Seen) {
 pub async fn publish(channel: &Channel, ids: &[String]) {
     for id in ids {
         let options = BasicPublishOptions::default();
-        channel.basic_publish("".into(), QUEUE.into(), options, id.as_bytes(), BasicProperties::default()).await.unwrap();
+        channel
+            .basic_publish("".into(), QUEUE.into(), options, id.as_bytes(), BasicProperties::default())
+            .await
+            .unwrap();
     }
 }
 

@@ -55,8 +55,15 @@ impl Server {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", KEEPER]).arg(self.folder.path()).arg(names.to_string());
         command.arg(version.join("sbin/rabbitmq-server")).env_clear().process_group(0);
-        command.envs([("HOME", inside("")), ("RABBITMQ_MNESIA_BASE", inside("data")), ("RABBITMQ_LOG_BASE", inside("log"))]);
-        command.envs([("RABBITMQ_CONFIG_FILE", inside("rabbitmq.conf")), ("RABBITMQ_ENABLED_PLUGINS_FILE", inside("plugins"))]);
+        command.envs([
+            ("HOME", inside("")),
+            ("RABBITMQ_MNESIA_BASE", inside("data")),
+            ("RABBITMQ_LOG_BASE", inside("log")),
+        ]);
+        command.envs([
+            ("RABBITMQ_CONFIG_FILE", inside("rabbitmq.conf")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", inside("plugins")),
+        ]);
         command.env("RABBITMQ_NODENAME", format!("fanout{port}@localhost")).env("PATH", path);
         command.env("RABBITMQ_DIST_PORT", distribution.to_string()).env("ERL_EPMD_PORT", names.to_string());
         command.env("ERL_EPMD_ADDRESS", "127.0.0.1");
