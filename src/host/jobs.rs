@@ -27,12 +27,13 @@ use super::signals::{HangUp, Signals};
 use super::{PANICKED, internal, logged};
 use crate::exit::{Exit, Failure, Result};
 use callbacks::QueueSender;
-use hostler_config::{self as config, Config, JobService, JobTokens, LogFormat, Rate};
+use hostler_config::{self as config, Config, Fanout as FanoutKind, JobService, JobTokens, LogFormat, Rate};
 use hostler_consumer::{Requests, StatusHandle};
 use hostler_jobs::api::rate;
 use hostler_jobs::api::roles::{Role, Tokens};
 use hostler_jobs::api::state::Limits;
 use hostler_jobs::callbacks::CallbackSettings;
+use hostler_jobs::fanout::{Fanout, RabbitMq};
 use hostler_jobs::server::{ServeError, ServerSettings, serve};
 use hostler_jobs::store::Store;
 use hostler_queue::Link;
@@ -72,6 +73,7 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
     }
     // Before the hardening, because it reads the certificates that the address names.
     let store = open(&loaded.config)?;
+    let fanout = fanout(&loaded.config.jobs)?;
     // Must run before any other thread starts, because new threads inherit the restrictions.
     let hardening = Hardening::enforce(&without_consumers(&loaded.config), &Machine::measure());
     let log = loaded.config.telemetry.log.unwrap_or_else(|| LogFormat::usual(std::io::stderr().is_terminal()));
@@ -92,7 +94,7 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
     };
     let threads = available_parallelism().map_or(2, |threads| threads.get().clamp(2, THREADS));
     let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().map_err(internal)?;
-    let host = JobsHost::new(loaded.config, store, signals);
+    let host = JobsHost::new(loaded.config, store, fanout, signals);
     let result = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(host.run(exporters))));
     runtime.shutdown_background();
     result.unwrap_or_else(|_| Err(internal(PANICKED)))
@@ -106,6 +108,7 @@ pub async fn check_jobs(config: &Config) -> Result<()> {
     if let Some(fault) = exposure(config.jobs.listen, &config.jobs.tokens) {
         return Err(Failure::new(Exit::BadConfig, fault));
     }
+    fanout(&config.jobs)?;
     ping(&open(config)?).await
 }
 
@@ -129,6 +132,7 @@ fn without_consumers(config: &Config) -> Config {
 struct JobsHost {
     config: Config,
     store: Store,
+    fanout: Fanout,
     signals: Signals,
     board: StatusHandle,
     transitions: Arc<Notify>,
@@ -136,10 +140,10 @@ struct JobsHost {
 }
 
 impl JobsHost {
-    fn new(config: Config, store: Store, signals: Signals) -> Self {
+    fn new(config: Config, store: Store, fanout: Fanout, signals: Signals) -> Self {
         let transitions = Arc::new(Notify::new());
         let board = StatusHandle::new(Arc::clone(&transitions), Arc::default());
-        Self { config, store, signals, board, transitions, link: LinkSlot::default() }
+        Self { config, store, fanout, signals, board, transitions, link: LinkSlot::default() }
     }
 
     async fn run(self, exporters: Exporters) -> Result {
@@ -190,7 +194,7 @@ impl JobsHost {
         let mut beside = JoinSet::new();
         beside.spawn(look(self.store.clone(), self.board.clone(), tell));
         self.board.update(Instant::now(), |status| status.state = State::Listening);
-        let settings = settings(&self.config);
+        let settings = settings(&self.config, self.fanout.clone());
         let (grace, drain) = (settings.grace, &self.signals.drain);
         let mut serving = pin!(serve(settings, listener, self.store.clone(), drain.clone()));
         let (served, began) = tokio::select! {
@@ -265,7 +269,20 @@ fn unserved(error: ServeError) -> Failure {
     }
 }
 
-fn settings(config: &Config) -> ServerSettings {
+/// Returns the fan-out of the config. Connects to nothing yet.
+fn fanout(jobs: &JobService) -> Result<Fanout> {
+    match (jobs.fanout, &jobs.rabbitmq) {
+        (FanoutKind::Notify, _) => Ok(Fanout::Notify),
+        (FanoutKind::RabbitMq, Some(url)) => {
+            let fault = |error| Failure::new(Exit::BadConfig, format!("jobs.rabbitmq: {error}"));
+            RabbitMq::new(url.expose()).map(Fanout::RabbitMq).map_err(fault)
+        }
+        // The config has refused a fan-out by RabbitMQ without its address.
+        (FanoutKind::Poll | FanoutKind::RabbitMq, _) => Ok(Fanout::Poll),
+    }
+}
+
+fn settings(config: &Config, fanout: Fanout) -> ServerSettings {
     let JobService { tokens, callback_secret, rate_limit, .. } = &config.jobs;
     ServerSettings {
         limits: Limits { tokens: accepted(tokens), token_rate: rate_limit.map(rate_of), ..Limits::default() },
@@ -273,6 +290,7 @@ fn settings(config: &Config) -> ServerSettings {
             secret: callback_secret.as_ref().map(|secret| secret.expose().to_owned()),
             channels: Some(Arc::new(QueueSender::new(config.clone()))),
         },
+        fanout,
         grace: until_stop(config.host.shutdown_grace),
         ..ServerSettings::default()
     }

@@ -163,6 +163,10 @@ choice! {
     Fanout {
         /// Each instance looks into the database at short intervals.
         Poll = "poll",
+        /// Each instance also notifies the others, by PostgreSQL.
+        Notify = "notify",
+        /// Each instance also publishes the ids of items to RabbitMQ.
+        RabbitMq = "rabbitmq",
     }
 }
 

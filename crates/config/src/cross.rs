@@ -62,6 +62,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     problems.extend(postgres_url(&settings.root()));
     problems.extend(retry_service(settings));
     problems.extend(sources::tokens(&settings.root()));
+    problems.extend(sources::fanout(&settings.root()));
     shared_queues(settings, problems);
     dead_letter_queues(settings, problems);
     if on_sqs {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choice::Fanout;
-use super::grants::{PostgresUrl, Token, Url};
+use super::grants::{AmqpUrl, PostgresUrl, Token, Url};
 use super::postgres::root_certificate;
 use super::settings::{Mismatch, Settings};
 use hostler_types::Rate;
@@ -25,6 +25,8 @@ pub struct JobService {
     pub retention: Duration,
     /// Way in which idle workers learn of new items.
     pub fanout: Fanout,
+    /// Address of RabbitMQ. Set exactly if `fanout` needs it.
+    pub rabbitmq: Option<AmqpUrl>,
     /// Tokens that the service accepts.
     pub tokens: JobTokens,
     /// Secret that signs callbacks. `None`: the database keeps a random one.
@@ -68,6 +70,7 @@ impl JobService {
             heartbeat: at.need("jobs.heartbeat")?,
             retention: at.need("jobs.retention")?,
             fanout: at.need("jobs.fanout")?,
+            rabbitmq: at.maybe("jobs.rabbitmq")?,
             tokens: JobTokens {
                 producer: at.maybe("jobs.tokens.producer")?,
                 worker: at.maybe("jobs.tokens.worker")?,

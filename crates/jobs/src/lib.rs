@@ -13,12 +13,14 @@
 //! | `sweeps.rs` | the periodic transactions |
 //! | `api.rs`, `api/` | the HTTP API |
 //! | `callbacks.rs`, `callbacks/` | the delivery of callbacks |
+//! | `fanout.rs`, `fanout/` | hints about ready items, for other instances and workers |
 //! | `hex.rs` | bytes as hexadecimal digits |
 //! | `server.rs`, `server/` | the listener, and all parts together |
 
 pub mod api;
 pub mod backoff;
 pub mod callbacks;
+pub mod fanout;
 pub mod feed;
 mod hex;
 pub mod ids;

@@ -13,4 +13,5 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 4, name: "settle", sql: include_str!("schema/04_settle.sql") },
     Migration { version: 5, name: "fold", sql: include_str!("schema/05_fold.sql") },
     Migration { version: 6, name: "reads", sql: include_str!("schema/06_reads.sql") },
+    Migration { version: 7, name: "fanout", sql: include_str!("schema/07_fanout.sql") },
 ];

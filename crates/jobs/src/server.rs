@@ -20,8 +20,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::api;
 use crate::api::guard::Peer;
-use crate::api::state::Limits;
+use crate::api::state::{App, Limits};
 use crate::callbacks::{CallbackSettings, Callbacks, ClientError};
+use crate::fanout::{self, Fanout, Ties};
 use crate::server::stalls::Stalls;
 use crate::store::Store;
 use crate::sweeps;
@@ -45,6 +46,8 @@ pub struct ServerSettings {
     pub limits: Limits,
     /// The settings of callbacks.
     pub callbacks: CallbackSettings,
+    /// The way in which idle workers learn of ready items.
+    pub fanout: Fanout,
     /// Maximum number of open connections. Further clients wait.
     pub connections: usize,
     /// Maximum time between the stop and the end of requests under way.
@@ -56,6 +59,7 @@ impl Default for ServerSettings {
         Self {
             limits: Limits::default(),
             callbacks: CallbackSettings::default(),
+            fanout: Fanout::default(),
             connections: 4096,
             grace: Duration::from_secs(20),
         }
@@ -96,7 +100,9 @@ pub async fn serve(
     let (router, app) = api::router(store.clone(), settings.limits, cancel.clone());
     let background = TaskTracker::new();
     background.spawn(callbacks.run(cancel.clone()));
-    background.spawn(sweeps::run(store, cancel.clone()));
+    background.spawn(fanout::run(store.clone(), settings.fanout, ties(&app), cancel.clone()));
+    let swept = app.clone();
+    background.spawn(sweeps::run(store, move || swept.waiting.wake(), cancel.clone()));
     background.close();
 
     let connections = Connections {
@@ -132,6 +138,16 @@ pub async fn serve(
         tracing::warn!("the grace of the job service is over; leaving transactions to their deadlines");
     }
     Ok(())
+}
+
+/// Ties the fan-out to the long polls and the state of a server.
+fn ties(app: &App) -> Ties {
+    let woken = app.clone();
+    Ties {
+        wake: Arc::new(move |types| woken.waiting.hint(types)),
+        committed: app.waiting.committed(),
+        state: app.fanout.clone(),
+    }
 }
 
 /// The open connections of a server.

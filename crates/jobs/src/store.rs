@@ -19,6 +19,7 @@
 //! | `store/jobs.rs`, `store/items.rs` | pages of jobs and items |
 //! | `store/admin.rs` | deletion, retry, sweeps, counts |
 //! | `store/outbox.rs` | callbacks |
+//! | `store/fanout.rs` | the outbox of the fan-out, and notifications |
 //! | `store/error.rs` | errors |
 
 mod admin;
@@ -28,6 +29,7 @@ mod create;
 mod ending;
 mod error;
 mod extras;
+mod fanout;
 mod items;
 mod jobs;
 mod outbox;
@@ -43,6 +45,8 @@ use hostler_postgres::Database;
 pub use admin::Counts;
 pub use call::IdempotencyKey;
 pub use error::StoreError;
+pub(crate) use fanout::CHANNEL;
+pub use fanout::{Hint, OutboxState};
 pub use outbox::{Delivery, DueCallback};
 pub use settle::Settlement;
 

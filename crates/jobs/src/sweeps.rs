@@ -17,14 +17,15 @@ const REST: u32 = 9;
 /// The longest wait after a sweep that took long or failed.
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
-/// Runs all sweeps at their periods until cancelled. A sweep that fails is logged and tried again.
-pub async fn run(store: Store, cancel: CancellationToken) {
+/// Runs all sweeps at their periods until cancelled. A sweep that fails is logged and tried again. `wake` is called after those that
+/// made items ready.
+pub async fn run(store: Store, wake: impl Fn(), cancel: CancellationToken) {
     let (fold, promote, expire, reap) = (store.clone(), store.clone(), store.clone(), store.clone());
     let expiry = store.expiry_period();
     tokio::join!(
         repeat("fold", FOLD, &store, &cancel, || fold.fold()),
-        repeat("promote", PROMOTE, &store, &cancel, || promote.promote()),
-        repeat("expire", expiry, &store, &cancel, || expire.expire()),
+        repeat("promote", PROMOTE, &store, &cancel, || waking(promote.promote(), &wake)),
+        repeat("expire", expiry, &store, &cancel, || waking(expire.expire(), &wake)),
         repeat("reap", REAP, &store, &cancel, || async {
             reap.partitions().await?;
             reap.reap().await
@@ -70,6 +71,15 @@ async fn repeat<F>(
         failing = false;
         wait(pause, cancel).await;
     }
+}
+
+/// Calls `wake` after a sweep that found something.
+async fn waking(sweep: impl Future<Output = Result<u64, StoreError>>, wake: &impl Fn()) -> Result<u64, StoreError> {
+    let found = sweep.await?;
+    if found > 0 {
+        wake();
+    }
+    Ok(found)
 }
 
 async fn wait(pause: Duration, cancel: &CancellationToken) {

@@ -1,6 +1,7 @@
 //! Checks the keys by which a consumer receives from something else than a channel: a subject of NATS, or the job service.
 
 use super::{Section, problem};
+use crate::choice::Fanout;
 use crate::error::Problem;
 use crate::grants::Token;
 
@@ -94,6 +95,29 @@ pub(super) fn job(at: &Section<'_>) -> Vec<Problem> {
         problem(at, key, fault, cure)
     });
     of_a_queue.collect()
+}
+
+/// Checks that the address of RabbitMQ is given exactly if the fan-out of jobs needs it.
+pub(super) fn fanout(root: &Section<'_>) -> Option<Problem> {
+    // A faulty one has been reported.
+    let fanout: Fanout = root.get("jobs.fanout")?;
+    match (fanout, root.is_set("jobs.rabbitmq")) {
+        (Fanout::RabbitMq, false) => {
+            let fault = "jobs.fanout = \"rabbitmq\" needs the address of the server".to_owned();
+            let cure = "set it, for example by HOSTLER_JOBS__RABBITMQ, or write `poll` or `notify`".to_owned();
+            Some(problem(root, "jobs.rabbitmq", fault, cure))
+        }
+        (Fanout::Poll | Fanout::Notify, true) => {
+            let fault = "jobs.fanout is not \"rabbitmq\", so this key has no effect".to_owned();
+            Some(problem(
+                root,
+                "jobs.rabbitmq",
+                fault,
+                "write `jobs.fanout = \"rabbitmq\"`, or remove this key".to_owned(),
+            ))
+        }
+        (Fanout::RabbitMq, true) | (Fanout::Poll | Fanout::Notify, false) => None,
+    }
 }
 
 /// Checks that the tokens of the job service differ. Otherwise, a token would have two roles.

@@ -38,7 +38,16 @@ pub(super) const KEYS: &[Key] = &[
         Kind::Choice(Fanout::WORDS),
         DefaultValue::Value("poll"),
         "How idle workers learn of items that another instance has made available. `poll`: each instance looks into the database \
-         four times a second while a worker waits.",
+         four times a second while a worker waits. `notify`: the instances also notify each other, by PostgreSQL. `rabbitmq`: as \
+         `notify`, and ids are published to `jobs.rabbitmq`, for workers that take them there.",
+    ),
+    key(
+        "jobs.rabbitmq",
+        Kind::AmqpUrl,
+        DefaultValue::Unset,
+        "Address of the RabbitMQ of `jobs.fanout = \"rabbitmq\"`, with the user, the password and the virtual host; several hosts \
+         are separated by commas. Each type has a queue `hostler.jobs.TYPE` with the ids of items. It is a secret and never shown; \
+         set it by a variable.",
     ),
     key(
         "jobs.tokens.producer",

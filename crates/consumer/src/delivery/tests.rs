@@ -133,8 +133,7 @@ fn what_never_ran_spends_no_attempt() {
 
 #[test]
 fn a_reply_is_sent_before_the_ack_and_its_failure_is_the_message_s() {
-    let replied =
-        |result| play([Event::Start, Event::Ended(Some(Outcome::Reply(vec![7]))), Event::Replied(result)]);
+    let replied = |result| play([Event::Start, Event::Ended(Some(Outcome::Reply(vec![7]))), Event::Replied(result)]);
     let (machine, actions) = replied(Ok(()));
     assert_eq!(actions, [Action::Run, Action::Reply(vec![7]), Action::StopHeartbeat]);
     assert_eq!(machine.disposition(), &Disposition::Ack);

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::fanout::state::FanoutCounts;
 use crate::store::Counts;
 
 /// Upper bounds of the buckets of latency, in seconds.
@@ -97,6 +98,24 @@ pub fn sweeps(lags: &[(&'static str, f64)]) -> String {
     head(&mut text, name, "gauge", "Time since each sweep of this server last ended well, or since the start.");
     for (sweep, seconds) in lags {
         sample(&mut text, name, &format!("sweep=\"{sweep}\""), *seconds);
+    }
+    text
+}
+
+/// Writes the counts of the fan-out.
+pub fn fanout(counts: &FanoutCounts) -> String {
+    let mut text = String::new();
+    let up = u64::from(counts.faults.is_empty());
+    let samples = [
+        ("hostler_jobs_fanout_up", "gauge", "0 while the fan-out is degraded.", up),
+        ("hostler_jobs_fanout_outbox", "gauge", "Ids on their way to the broker, at the last look.", counts.outbox),
+        ("hostler_jobs_fanout_published_total", "counter", "Ids that the broker confirmed.", counts.published),
+        ("hostler_jobs_fanout_searched_total", "counter", "Ids that were published again as lost.", counts.searched),
+        ("hostler_jobs_fanout_notified_total", "counter", "Notifications to other instances.", counts.notified),
+    ];
+    for (name, kind, help, value) in samples {
+        head(&mut text, name, kind, help);
+        sample(&mut text, name, "", value);
     }
     text
 }

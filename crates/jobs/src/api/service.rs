@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::api::fault::of_parameters;
-use crate::api::metrics::{database, sweeps};
+use crate::api::metrics::{database, fanout, sweeps};
 use crate::api::problem::Problem;
 use crate::api::state::App;
 
@@ -19,9 +19,12 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The answer to a health check.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Health {
-    /// `ok`.
+    /// `ok`, or `degraded`: everything works, but idle workers learn of items later.
     #[schema(value_type = String)]
     pub status: &'static str,
+    /// The faults of the fan-out if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fanout: Option<String>,
 }
 
 /// Tells that the process answers. Does not ask the database.
@@ -31,7 +34,7 @@ pub struct Health {
     security(()),
 )]
 pub async fn healthz() -> Json<Health> {
-    Json(Health { status: "ok" })
+    Json(Health { status: "ok", fanout: None })
 }
 
 /// Tells whether the service can work: the database answers and has the schema of this version, and no shutdown is under way.
@@ -45,7 +48,9 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the service stops").retry_after(1));
     }
     app.store.check_schema().await.map_err(of_parameters)?;
-    Ok(Json(Health { status: "ok" }))
+    let faults = app.fanout.counts().faults;
+    let status = if faults.is_empty() { "ok" } else { "degraded" };
+    Ok(Json(Health { status, fanout: (!faults.is_empty()).then(|| faults.join("; ")) }))
 }
 
 /// Returns metrics in Prometheus' text format.
@@ -56,7 +61,8 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
 )]
 pub async fn metrics(State(app): State<App>) -> Response {
     let counts = app.store.counts().await;
-    let text = app.metrics.requests() + &database(counts.as_ref().ok()) + &sweeps(&app.store.sweep_lags());
+    let of_database = database(counts.as_ref().ok());
+    let text = app.metrics.requests() + &of_database + &sweeps(&app.store.sweep_lags()) + &fanout(&app.fanout.counts());
     ([(CONTENT_TYPE, PROMETHEUS)], text).into_response()
 }
 

@@ -14,6 +14,7 @@ use crate::api::metrics::Metrics;
 use crate::api::rate::{Buckets, Rate};
 use crate::api::roles::{Access, Tokens};
 use crate::api::waiting::Waiting;
+use crate::fanout::state::FanoutState;
 use crate::store::Store;
 
 /// Maximum number of bodies beyond 1 MiB that are read at a time.
@@ -46,6 +47,8 @@ pub struct Shared {
     pub instance_rate: Buckets,
     /// The workers in long polls.
     pub waiting: Waiting,
+    /// The state of the fan-out.
+    pub fanout: FanoutState,
     /// The counters of requests.
     pub metrics: Metrics,
     /// Permits for reading large bodies.
@@ -76,6 +79,7 @@ impl App {
             instance_rate: Buckets::new(limits.instance_rate, 1, now),
             tokens: limits.tokens,
             waiting: Waiting::default(),
+            fanout: FanoutState::default(),
             metrics: Metrics::default(),
             large_bodies: Semaphore::new(LARGE_BODIES),
             stopping,

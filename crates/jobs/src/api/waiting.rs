@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// The period at which one of the waiting workers asks for items, which other servers may have added.
@@ -17,6 +17,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug, Default)]
 pub struct Waiting {
     groups: Mutex<HashMap<Vec<String>, Arc<Group>>>,
+    /// Changes with each commit of this server that may have made items ready.
+    committed: watch::Sender<()>,
 }
 
 /// The workers that wait for the same types.
@@ -36,11 +38,24 @@ pub struct Place<'a> {
 }
 
 impl Waiting {
-    /// Wakes one worker of each group, because items may have become ready.
+    /// Wakes one worker of each group, because a commit of this server may have made items ready.
     pub fn wake(&self) {
-        for group in self.groups.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            group.wake.notify_one();
+        self.hint(None);
+        self.committed.send_replace(());
+    }
+
+    /// Wakes one worker of each group with one of the types, because another server's items may be ready. `None`: of any type.
+    pub fn hint(&self, types: Option<&[&str]>) {
+        for (key, group) in &*self.groups.lock().unwrap_or_else(PoisonError::into_inner) {
+            if types.is_none_or(|types| key.iter().any(|kind| types.contains(&kind.as_str()))) {
+                group.wake.notify_one();
+            }
         }
+    }
+
+    /// Returns the commits of this server that may have made items ready.
+    pub fn committed(&self) -> watch::Receiver<()> {
+        self.committed.subscribe()
     }
 
     /// Takes a place in the group of the types, in any order.
@@ -144,6 +159,21 @@ mod tests {
         first.found_some();
         second.turn(far).await;
         assert_eq!(start.elapsed(), PAUSE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hint_wakes_only_those_who_wait_for_its_types() {
+        let waiting = Waiting::default();
+        let place = waiting.join(&types());
+        let start = Instant::now();
+        let far = start + Duration::from_secs(60);
+        waiting.hint(Some(&["c"]));
+        place.turn(far).await;
+        assert_eq!(start.elapsed(), POLL);
+        waiting.hint(Some(&["c", "b"]));
+        place.turn(far).await;
+        assert_eq!(start.elapsed(), POLL + PAUSE);
+        assert!(!waiting.committed().has_changed().unwrap(), "a hint is no commit of this server");
     }
 
     #[tokio::test(start_paused = true)]

@@ -63,22 +63,59 @@ pub struct NewItem {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
     /// `token`: the idempotency key.
-    Create { node: Node, token: usize },
-    Add { job: Job, items: Vec<NewItem>, token: usize },
-    Seal { job: Job },
-    Delete { job: Job },
-    Claim { worker: usize, kinds: Vec<usize>, max: usize },
-    Assign { worker: usize, item: Item },
-    Succeed { assignment: Assignment, result: Value },
+    Create {
+        node: Node,
+        token: usize,
+    },
+    Add {
+        job: Job,
+        items: Vec<NewItem>,
+        token: usize,
+    },
+    Seal {
+        job: Job,
+    },
+    Delete {
+        job: Job,
+    },
+    Claim {
+        worker: usize,
+        kinds: Vec<usize>,
+        max: usize,
+    },
+    Assign {
+        worker: usize,
+        item: Item,
+    },
+    Succeed {
+        assignment: Assignment,
+        result: Value,
+    },
     /// `worker_clock`: the error of the worker's clock. It must not matter.
-    Fail { assignment: Assignment, retry_in: Option<Time>, worker_clock: Time },
-    Settle { successes: Vec<(Assignment, Value)>, failures: Vec<Assignment> },
-    Heartbeat { assignments: Vec<Assignment>, worker_clock: Time },
-    Release { assignments: Vec<Assignment> },
-    Status { job: Job },
+    Fail {
+        assignment: Assignment,
+        retry_in: Option<Time>,
+        worker_clock: Time,
+    },
+    Settle {
+        successes: Vec<(Assignment, Value)>,
+        failures: Vec<Assignment>,
+    },
+    Heartbeat {
+        assignments: Vec<Assignment>,
+        worker_clock: Time,
+    },
+    Release {
+        assignments: Vec<Assignment>,
+    },
+    Status {
+        job: Job,
+    },
     /// Leases the callbacks that are due.
     Callbacks,
-    Delivered { event: Event },
+    Delivered {
+        event: Event,
+    },
     /// The periodic work of a server.
     Sweep,
 }
@@ -133,7 +170,9 @@ pub struct Assigned {
 pub enum Settled {
     Success,
     /// `None`: the failure is final.
-    Failure { retry_at: Option<Time> },
+    Failure {
+        retry_at: Option<Time>,
+    },
     /// The answer to a batch does not say more.
     Ok,
     Stale,

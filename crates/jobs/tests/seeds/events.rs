@@ -48,7 +48,9 @@ impl Chooser {
                 self.trees += 1;
             }
             (_, Answer::Added(items)) => self.items.extend(items),
-            (_, Answer::Assigned(assigned)) => self.assignments.extend(assigned.iter().map(|one| (one.assignment, one.item))),
+            (_, Answer::Assigned(assigned)) => {
+                self.assignments.extend(assigned.iter().map(|one| (one.assignment, one.item)))
+            }
             (_, Answer::Callbacks(due)) => self.events.extend(due.iter().map(|(event, _)| *event)),
             _ => {}
         }
@@ -73,9 +75,7 @@ impl Chooser {
                 Operation::Assign { worker: 1, item: *self.generator.rng.choice(&self.items).unwrap() }
             }
             90..94 => Operation::Callbacks,
-            94..96 if !self.events.is_empty() => {
-                Operation::Delivered { event: self.events.remove(0) }
-            }
+            94..96 if !self.events.is_empty() => Operation::Delivered { event: self.events.remove(0) },
             _ => self.end(model),
         }
     }

@@ -8,9 +8,9 @@ pub fn fill(template: &Value, result: &Value, payload: &Value) -> Value {
     match template {
         Value::String(text) => part(text, result, payload),
         Value::Array(entries) => entries.iter().map(|entry| fill(entry, result, payload)).collect(),
-        Value::Object(fields) => {
-            Value::Object(fields.iter().map(|(key, value)| (key.clone(), fill(value, result, payload))).collect::<Map<_, _>>())
-        }
+        Value::Object(fields) => Value::Object(
+            fields.iter().map(|(key, value)| (key.clone(), fill(value, result, payload))).collect::<Map<_, _>>(),
+        ),
         other => other.clone(),
     }
 }

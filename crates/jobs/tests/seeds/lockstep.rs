@@ -126,7 +126,8 @@ impl Lockstep {
         self.perform(&Operation::Sweep).await?;
         self.model.apply(&Operation::Sweep);
         let views = self.model.snapshot().items;
-        let failed = views.iter().filter(|view| before.get(&view.item).is_some_and(|failures| *failures < view.failures));
+        let failed =
+            views.iter().filter(|view| before.get(&view.item).is_some_and(|failures| *failures < view.failures));
         self.unsure.extend(failed.map(|view| view.item));
         self.compare_trees().await
     }
@@ -147,7 +148,8 @@ impl Lockstep {
         let real = self.perform(operation).await?;
         self.model.now = self.port.now();
         self.model.next_retry_at = chosen_retry(operation, &real);
-        let batch: Vec<_> = if let Operation::Settle { failures, .. } = operation { failures.clone() } else { Vec::new() };
+        let batch: Vec<_> =
+            if let Operation::Settle { failures, .. } = operation { failures.clone() } else { Vec::new() };
         self.unsure.extend(self.model.live().iter().filter(|(one, _)| batch.contains(one)).map(|(_, item)| *item));
         let mut wanted = self.model.apply(operation);
         self.model.next_retry_at = None;
@@ -175,7 +177,10 @@ impl Lockstep {
     fn pair(&mut self, real: &Answer, wanted: &Answer) {
         match (real, wanted) {
             (Answer::Created { jobs, items }, Answer::Created { jobs: ours, items: our_items }) => {
-                jobs.iter().zip(ours).chain(items.iter().zip(our_items)).for_each(|(real, model)| self.bind(*real, *model));
+                jobs.iter()
+                    .zip(ours)
+                    .chain(items.iter().zip(our_items))
+                    .for_each(|(real, model)| self.bind(*real, *model));
             }
             (Answer::Added(items), Answer::Added(ours)) => {
                 items.iter().zip(ours).for_each(|(real, model)| self.bind(*real, *model));
@@ -228,7 +233,8 @@ impl Lockstep {
             };
             let rows = self.port.list(query).await.map_err(|error| error.to_string())?;
             let found: Vec<Item> = rows.iter().map(|row| self.model_number(self.port.number(&row.id))).collect();
-            let wanted: Vec<Item> = ours.iter().map(|view| view.item).filter(|item| snapshot.results.contains(item)).collect();
+            let wanted: Vec<Item> =
+                ours.iter().map(|view| view.item).filter(|item| snapshot.results.contains(item)).collect();
             if found != wanted {
                 return Err(format!("results of {}: the store lists {found:?}, the model {wanted:?}", tree.job));
             }
@@ -246,7 +252,8 @@ impl Lockstep {
             let (mut view, retry_at) = self.port.view(row);
             view.job = self.model_number(view.job);
             let known: BTreeSet<usize> = self.to_store.keys().copied().collect();
-            let is_it = |our: &&&ItemView| !known.contains(&our.item) && our.job == view.job && our.payload == view.payload;
+            let is_it =
+                |our: &&&ItemView| !known.contains(&our.item) && our.job == view.job && our.payload == view.payload;
             if !self.to_model.contains_key(&view.item) {
                 if let Some(our) = ours.iter().find(is_it) {
                     self.bind(view.item, our.item);

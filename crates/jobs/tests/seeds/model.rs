@@ -267,12 +267,15 @@ impl Model {
             return Answer::Done;
         }
         let items = |model: &Self, item: Item| gone.contains(&model.items[&item].job);
-        let ends: Vec<Assignment> = self.live.iter().filter(|(_, one)| items(self, one.item)).map(|(id, _)| *id).collect();
+        let ends: Vec<Assignment> =
+            self.live.iter().filter(|(_, one)| items(self, one.item)).map(|(id, _)| *id).collect();
         for assignment in ends {
             self.end(assignment, None);
         }
         if self.has(Fault::KeyKeptByDelete) {
-            self.kept_keys.extend(self.items.values().filter(|item| gone.contains(&item.job)).filter_map(|item| item.serialize_key));
+            self.kept_keys.extend(
+                self.items.values().filter(|item| gone.contains(&item.job)).filter_map(|item| item.serialize_key),
+            );
         }
         self.items.retain(|_, item| !gone.contains(&item.job));
         self.jobs.retain(|job, _| !gone.contains(job));

@@ -18,7 +18,9 @@ pub fn operation(operation: &Operation, number: &impl Fn(usize) -> usize) -> Ope
             successes.iter_mut().for_each(|(assignment, _)| *assignment = number(*assignment));
             *failures = all(failures);
         }
-        Operation::Heartbeat { assignments, .. } | Operation::Release { assignments } => *assignments = all(assignments),
+        Operation::Heartbeat { assignments, .. } | Operation::Release { assignments } => {
+            *assignments = all(assignments)
+        }
         Operation::Delivered { event } => *event = number(*event),
     }
     renumbered
@@ -41,7 +43,9 @@ pub fn answer(answer: &Answer, number: &impl Fn(usize) -> usize) -> Answer {
         }
         Answer::Stale(assignments) => Answer::Stale(all(assignments)),
         Answer::Status(one) => Answer::Status(status(one, number)),
-        Answer::Callbacks(due) => Answer::Callbacks(due.iter().map(|(event, root)| (number(*event), number(*root))).collect()),
+        Answer::Callbacks(due) => {
+            Answer::Callbacks(due.iter().map(|(event, root)| (number(*event), number(*root))).collect())
+        }
         Answer::Refused(Refusal::Duplicate(job)) => Answer::Refused(Refusal::Duplicate(number(*job))),
         Answer::Done | Answer::Settled(_) | Answer::Refused(_) => answer.clone(),
     }

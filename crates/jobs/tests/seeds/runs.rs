@@ -26,10 +26,7 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
 }
 
 /// Runs a function on each seed, on two threads. Returns the first answer.
-fn each_seed<T: Send>(
-    seeds: &std::ops::Range<u64>,
-    run: impl Fn(u64) -> Option<T> + Sync,
-) -> Option<(u64, T)> {
+fn each_seed<T: Send>(seeds: &std::ops::Range<u64>, run: impl Fn(u64) -> Option<T> + Sync) -> Option<(u64, T)> {
     let half = |first: u64| (first..seeds.end).step_by(2).find_map(|seed| run(seed).map(|found| (seed, found)));
     std::thread::scope(|scope| {
         let other = scope.spawn(|| half(seeds.start + 1));
@@ -74,7 +71,11 @@ fn lockstep_settings() -> StoreSettings {
 }
 
 /// Runs seeds one after the other over a database. Returns the first difference, with the events that led to it.
-async fn compare(seeds: impl Iterator<Item = u64>, server: &Postgres, fault: Option<&SqlFault>) -> Option<(u64, String)> {
+async fn compare(
+    seeds: impl Iterator<Item = u64>,
+    server: &Postgres,
+    fault: Option<&SqlFault>,
+) -> Option<(u64, String)> {
     let database = fresh(server, &lockstep_settings(), 1).await;
     if let Some(fault) = fault {
         fault.plant(&database.db).await;

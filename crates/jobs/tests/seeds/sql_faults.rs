@@ -55,14 +55,24 @@ pub const ALL: &[SqlFault] = &[
         from: "due <= clock_timestamp()",
         to: "due <= clock_timestamp() + interval '40 s'",
     },
-    SqlFault { name: "heartbeats are not recorded", function: "heartbeat", from: "beat_at = clock_timestamp()", to: "beat_at = beat_at" },
+    SqlFault {
+        name: "heartbeats are not recorded",
+        function: "heartbeat",
+        from: "beat_at = clock_timestamp()",
+        to: "beat_at = beat_at",
+    },
     SqlFault {
         name: "a release counts as a failure",
         function: "release",
         from: "b.job, b.fails, b.key",
         to: "b.job, b.fails + 1, b.key",
     },
-    SqlFault { name: "a sealed job takes items", function: "add_items", from: "ELSIF j.sealed THEN", to: "ELSIF false THEN" },
+    SqlFault {
+        name: "a sealed job takes items",
+        function: "add_items",
+        from: "ELSIF j.sealed THEN",
+        to: "ELSIF false THEN",
+    },
     SqlFault {
         name: "a callback is due once the root is complete",
         function: "close_jobs",

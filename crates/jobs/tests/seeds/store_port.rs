@@ -11,9 +11,7 @@ use hostler_postgres::DatabaseError;
 use hostler_types::Timestamp;
 use serde_json::Value;
 
-use crate::call::{
-    Answer, Assigned, ItemView, NewItem, Node, Operation, Refusal, Settled, State, Status, Time,
-};
+use crate::call::{Answer, Assigned, ItemView, NewItem, Node, Operation, Refusal, Settled, State, Status, Time};
 use crate::site::Port;
 
 /// Texts of ids and their numbers.

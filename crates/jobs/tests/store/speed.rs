@@ -16,7 +16,8 @@ async fn cycles() {
     let server = Postgres::with("shared_buffers = 512MB\nmax_wal_size = 4GB");
     let store = connect(&server.database(), hostler_jobs::store::StoreSettings::default());
     store.migrate().await.unwrap();
-    let sweeps = tokio::spawn(hostler_jobs::sweeps::run(store.clone(), tokio_util::sync::CancellationToken::new()));
+    let sweeps =
+        tokio::spawn(hostler_jobs::sweeps::run(store.clone(), || {}, tokio_util::sync::CancellationToken::new()));
     for (name, items, batch, tasks, keys) in [
         ("batches of 500", 100_000, 500, 2, 0),
         ("batches of 500, 10,000 keys", 50_000, 500, 2, 10_000),

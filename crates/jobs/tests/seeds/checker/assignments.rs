@@ -40,7 +40,8 @@ fn ends(facts: &Facts<'_>, verdict: &mut Verdict, grant: &Grant<'_>) {
     for one in proposals.iter().filter(accepted) {
         let detail = || format!("item {}: {:?} under {}", grant.item, one.outcome, grant.assignment);
         let is_repeated = |before: &Proposal<'_>| same_kind(one, before) && before.may_count();
-        let is_first = !proposals.iter().any(|before| is_repeated(before) && before.call.sent.order < one.call.sent.order);
+        let is_first =
+            !proposals.iter().any(|before| is_repeated(before) && before.call.sent.order < one.call.sent.order);
         let successors = || facts.grants_of(grant.item).filter(|next| grant.claim.is_before(next.claim));
         verdict.require("one_end_only", proposals.iter().filter(accepted).all(|other| same_kind(one, other)), detail);
         let is_succeeded_by = is_first && successors().any(|next| next.claim.is_before(one.call));
@@ -73,9 +74,8 @@ fn heartbeats(facts: &Facts<'_>, verdict: &mut Verdict, grant: &Grant<'_>) {
         if *stale == Some(false) {
             let mut proposals = facts.proposals_of(grant.assignment).iter();
             let is_settled = proposals.any(|one| one.is_accepted() && one.call.is_before(call));
-            let is_replaced = facts.grants_of(grant.item).any(|next| {
-                grant.claim.is_before(next.claim) && next.claim.is_before(call)
-            });
+            let is_replaced =
+                facts.grants_of(grant.item).any(|next| grant.claim.is_before(next.claim) && next.claim.is_before(call));
             verdict.require("ended_heartbeat_is_stale", !is_settled && !is_replaced, detail);
             let is_deleted = facts.deletions_of(grant.job).any(|deletion| deletion.is_before(call));
             verdict.require("deleted_is_gone", !is_deleted, detail);

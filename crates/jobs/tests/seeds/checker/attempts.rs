@@ -12,7 +12,9 @@ pub fn check(facts: &Facts<'_>, verdict: &mut Verdict) {
         number_of_attempts(facts, verdict, *item);
         for grant in facts.grants_of(*item) {
             for one in facts.proposals_of(grant.assignment) {
-                if let (Some(Settled::Failure { retry_at: Some(at) }), Outcome::Failure(retry_in)) = (one.settled, &one.outcome) {
+                if let (Some(Settled::Failure { retry_at: Some(at) }), Outcome::Failure(retry_in)) =
+                    (one.settled, &one.outcome)
+                {
                     retry_at(facts, verdict, grant, one, (at, *retry_in));
                 }
             }
@@ -68,7 +70,9 @@ fn retry_at(
     let detail = || format!("item {} under {}: retry at {at}", grant.item, grant.assignment);
     let proposals = facts.proposals_of(grant.assignment);
     let first = proposals.iter().map(|one| one.call.sent.time).min().unwrap_or(one.call.sent.time);
-    let asked = proposals.iter().filter_map(|one| if let Outcome::Failure(retry_in) = one.outcome { Some(retry_in) } else { None });
+    let asked = proposals
+        .iter()
+        .filter_map(|one| if let Outcome::Failure(retry_in) = one.outcome { Some(retry_in) } else { None });
     let is_same = asked.into_iter().all(|other| other == retry_in);
     let (shortest, longest) = retry_in.map_or((0, facts.history.longest_backoff), |retry_in| (retry_in, retry_in));
     let is_in_time = at >= first + shortest - slack && at <= one.call.done.time + longest + slack;

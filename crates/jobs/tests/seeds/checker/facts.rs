@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::call::{Answer, Assignment, Item, ItemView, Job, NewItem, Node, Operation, Outcome, Refusal, Settled, State, Time};
+use crate::call::{
+    Answer, Assignment, Item, ItemView, Job, NewItem, Node, Operation, Outcome, Refusal, Settled, State, Time,
+};
 use crate::history::{Call, History, Moment};
 
 /// The creation of something: from the first request to the first answer.
@@ -113,7 +115,8 @@ impl<'a> Facts<'a> {
                     let facts = JobFacts { node: new, parent, root: jobs[0] };
                     self.jobs.entry(*job).or_insert(facts);
                 }
-                let of_jobs = nodes.iter().zip(jobs).flat_map(|(new, job)| new.items.iter().map(move |item| (*job, item)));
+                let of_jobs =
+                    nodes.iter().zip(jobs).flat_map(|(new, job)| new.items.iter().map(move |item| (*job, item)));
                 for (position, ((job, new), item)) in of_jobs.zip(items).enumerate() {
                     self.items.entry(*item).or_insert(ItemFacts { job, new, created, position });
                 }
@@ -138,7 +141,9 @@ impl<'a> Facts<'a> {
                     claim: call,
                 }));
             }
-            (Operation::Heartbeat { assignments, .. }, answer) => enter_beats(&mut self.beats, call, assignments, answer),
+            (Operation::Heartbeat { assignments, .. }, answer) => {
+                enter_beats(&mut self.beats, call, assignments, answer)
+            }
             (Operation::Release { assignments }, answer) => enter_beats(&mut self.releases, call, assignments, answer),
             (Operation::Delete { job }, None | Some(Answer::Done | Answer::Refused(Refusal::Missing))) => {
                 self.deletions.push((*job, call));

@@ -32,7 +32,12 @@ fn is_older(one: &ItemFacts<'_>, other: &ItemFacts<'_>) -> bool {
 }
 
 /// Items with the same key run one at a time, in the order of their insertion.
-fn order(facts: &Facts<'_>, verdict: &mut Verdict, (item, known): (Item, &ItemFacts<'_>), (other, later): (Item, &ItemFacts<'_>)) {
+fn order(
+    facts: &Facts<'_>,
+    verdict: &mut Verdict,
+    (item, known): (Item, &ItemFacts<'_>),
+    (other, later): (Item, &ItemFacts<'_>),
+) {
     let detail = || format!("items {item} and {other} of key {:?}", known.new.serialize_key);
     for grant in facts.grants_of(other) {
         let is_first = is_older(known, later);
@@ -64,7 +69,8 @@ fn dedupe_keys_of_items(facts: &Facts<'_>, verdict: &mut Verdict) {
             continue;
         };
         let first = *seen.entry((job, key)).or_insert(item);
-        verdict.require("item_dedupe_key", first == item, || format!("items {first} and {item} of job {job}, key {key}"));
+        verdict
+            .require("item_dedupe_key", first == item, || format!("items {first} and {item} of job {job}, key {key}"));
         verdict.require("item_dedupe_key_per_job", facts.items[&item].job == job, || format!("item {item} for {job}"));
     }
 }
@@ -80,12 +86,14 @@ fn dedupe_keys_of_jobs(facts: &Facts<'_>, verdict: &mut Verdict) {
         }
     }
     for call in &facts.history.calls {
-        let (Operation::Create { node, .. }, Some(Answer::Refused(Refusal::Duplicate(job)))) = (&call.operation, &call.answer)
+        let (Operation::Create { node, .. }, Some(Answer::Refused(Refusal::Duplicate(job)))) =
+            (&call.operation, &call.answer)
         else {
             continue;
         };
         let taken = facts.jobs.get(job).map(|known| (known.node.kind, known.node.dedupe_key));
-        let is_in_tree = |twice: &(usize, Option<usize>)| node.all().iter().any(|new| (new.kind, new.dedupe_key) == *twice);
+        let is_in_tree =
+            |twice: &(usize, Option<usize>)| node.all().iter().any(|new| (new.kind, new.dedupe_key) == *twice);
         verdict.require("duplicate_names_the_job", taken.as_ref().is_none_or(is_in_tree), || format!("job {job}"));
     }
 }

@@ -42,13 +42,25 @@ fn numbers(facts: &Facts<'_>, verdict: &mut Verdict, one: &Status, call: &Call) 
     let detail = || format!("{one:?}");
     let is_done = one.sealed && one.pending == 0;
     verdict.require("complete_means_sealed_and_nothing_pending", !one.complete || is_done, detail);
-    verdict.require("sealed_and_nothing_pending_means_complete", one.complete || !is_done || !facts.history.is_strict, detail);
+    verdict.require(
+        "sealed_and_nothing_pending_means_complete",
+        one.complete || !is_done || !facts.history.is_strict,
+        detail,
+    );
     verdict.require("numbers_add_up", one.added == one.succeeded + one.failed + one.pending, detail);
     verdict.require("assigned_is_pending", one.assigned <= one.pending || !facts.history.is_strict, detail);
-    verdict.require("tree_complete_means_all_complete", !one.tree_complete || one.all().iter().all(|job| job.complete), detail);
+    verdict.require(
+        "tree_complete_means_all_complete",
+        !one.tree_complete || one.all().iter().all(|job| job.complete),
+        detail,
+    );
     let is_root = facts.jobs.get(&one.job).is_some_and(|job| job.parent.is_none());
     let is_all = is_root && one.all().iter().all(|job| job.complete);
-    verdict.require("all_complete_means_tree_complete", one.tree_complete || !is_all || !facts.history.is_strict, detail);
+    verdict.require(
+        "all_complete_means_tree_complete",
+        one.tree_complete || !is_all || !facts.history.is_strict,
+        detail,
+    );
     if one.complete {
         open_items(facts, verdict, one.job, call, "complete_after_the_last_item");
     }
@@ -86,9 +98,11 @@ fn may_be_sealed(facts: &Facts<'_>, job: Job, call: &Call) -> bool {
 /// A sealed job takes no items. A job that is open does.
 fn additions(facts: &Facts<'_>, verdict: &mut Verdict, job: Job, call: &Call, answer: &Answer) {
     let Operation::Add { token, .. } = &call.operation else { return };
-    let same = facts.history.calls.iter().filter(|other| {
-        matches!(&other.operation, Operation::Add { token: other, .. } if other == token)
-    });
+    let same = facts
+        .history
+        .calls
+        .iter()
+        .filter(|other| matches!(&other.operation, Operation::Add { token: other, .. } if other == token));
     let first = same.min_by_key(|call| call.sent.order).unwrap_or(call);
     let is_seal = |other: &&Call| match (&other.operation, &other.answer) {
         (Operation::Seal { job: sealed }, Some(Answer::Done)) => *sealed == job,

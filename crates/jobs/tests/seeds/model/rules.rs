@@ -23,7 +23,8 @@ impl Model {
 
     /// Returns true if an item has neither a result nor a final failure.
     pub(super) fn is_pending(&self, item: &ItemState) -> bool {
-        let has_result = item.result.as_ref().is_some_and(|result| !(self.has(Fault::NullIsNoResult) && result.is_null()));
+        let has_result =
+            item.result.as_ref().is_some_and(|result| !(self.has(Fault::NullIsNoResult) && result.is_null()));
         !has_result && !self.is_failed(item)
     }
 
@@ -53,7 +54,8 @@ impl Model {
         if self.has(Fault::KeyIgnored) {
             return true;
         }
-        let holder = |(other, state): &(&Item, &ItemState)| state.serialize_key == Some(key) && self.holds(item, **other, state);
+        let holder =
+            |(other, state): &(&Item, &ItemState)| state.serialize_key == Some(key) && self.holds(item, **other, state);
         let is_kept = self.kept_keys.contains(&key);
         let heads = self.items.iter().filter(holder);
         let head = if self.has(Fault::KeyByPriority) {

@@ -1,0 +1,106 @@
+//! A RabbitMQ server that keeps its data over a kill. Needs only the standard library.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest wait for the server to start.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Runs the server, with a name service of its own, in the shell's process group. Kills the group when the shell's standard input ends:
+/// when this process closes it or dies. `$0`: the folder of the output. `$1`: the port of the name service. `$2`: the program.
+const KEEPER: &str = r#"
+    epmd -port "$1" -address 127.0.0.1 >/dev/null 2>&1 &
+    "$2" >>"$0/output" 2>&1 </dev/null &
+    read -r _
+    kill -KILL 0
+"#;
+
+/// A server on ports of its own. Dropping this value ends it. So does the end of this process.
+pub struct Server {
+    keeper: Option<Child>,
+    folder: tempfile::TempDir,
+    ports: [u16; 3],
+}
+
+impl Server {
+    /// Starts a server. Waits until it listens.
+    pub fn start() -> Self {
+        let listeners = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+        let ports = listeners.map(|listener| listener.local_addr().unwrap().port());
+        let folder = tempfile::tempdir().unwrap();
+        let cookie = folder.path().join(".erlang.cookie");
+        fs::write(&cookie, "HOSTLERTESTS").unwrap();
+        fs::set_permissions(&cookie, fs::Permissions::from_mode(0o400)).unwrap();
+        let settings = format!("listeners.tcp.1 = 127.0.0.1:{}\nvm_memory_high_watermark.relative = 0.6\n", ports[0]);
+        fs::write(folder.path().join("rabbitmq.conf"), settings + "disk_free_limit.absolute = 10MB\n").unwrap();
+        fs::write(folder.path().join("plugins"), "[].").unwrap();
+        let mut server = Self { keeper: None, folder, ports };
+        server.restart();
+        server
+    }
+
+    /// Starts the server after [`Self::kill`]. Waits until it listens.
+    pub fn restart(&mut self) {
+        let [port, distribution, names] = self.ports;
+        let root = root();
+        let versions = root.join("usr/lib/rabbitmq/lib");
+        let version = fs::read_dir(&versions).unwrap().next().unwrap().unwrap().path();
+        let inside = |name: &str| self.folder.path().join(name).into_os_string();
+        let path = format!("{}/usr/lib/erlang/bin:/usr/sbin:/usr/bin:/sbin:/bin", root.display());
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", KEEPER]).arg(self.folder.path()).arg(names.to_string());
+        command.arg(version.join("sbin/rabbitmq-server")).env_clear().process_group(0);
+        command.envs([
+            ("HOME", inside("")),
+            ("RABBITMQ_MNESIA_BASE", inside("data")),
+            ("RABBITMQ_LOG_BASE", inside("log")),
+        ]);
+        command.envs([
+            ("RABBITMQ_CONFIG_FILE", inside("rabbitmq.conf")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", inside("plugins")),
+        ]);
+        command.env("RABBITMQ_NODENAME", format!("fanout{port}@localhost")).env("PATH", path);
+        command.env("RABBITMQ_DIST_PORT", distribution.to_string()).env("ERL_EPMD_PORT", names.to_string());
+        command.env("ERL_EPMD_ADDRESS", "127.0.0.1");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.keeper = Some(command.spawn().unwrap());
+        let begun = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            let output = || fs::read_to_string(self.folder.path().join("output")).unwrap_or_default();
+            assert!(begun.elapsed() < PATIENCE, "RabbitMQ did not start:\n{}", output());
+            std::thread::park_timeout(Duration::from_millis(50));
+        }
+    }
+
+    /// Kills the server, like a power failure that keeps the disk.
+    pub fn kill(&mut self) {
+        if let Some(mut keeper) = self.keeper.take() {
+            drop(keeper.stdin.take());
+            keeper.wait().unwrap();
+        }
+    }
+
+    /// Returns the URL with a password.
+    pub fn url(&self, password: &str) -> String {
+        format!("amqp://guest:{password}@127.0.0.1:{}", self.ports[0])
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Returns the folder into which `tests/servers.sh` installs RabbitMQ.
+fn root() -> PathBuf {
+    let home = || Path::new(&std::env::var_os("HOME").unwrap()).join(".cache/hostler/servers");
+    let root = std::env::var_os("HOSTLER_TEST_SERVERS").map_or_else(home, PathBuf::from).join("rabbitmq");
+    assert!(root.join("usr/lib/rabbitmq").exists(), "{}: run tests/servers.sh first", root.display());
+    root
+}
