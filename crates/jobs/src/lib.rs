@@ -2,7 +2,7 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `types.rs` | the shapes of requests and answers |
+//! | `types.rs`, `types/` | the shapes of requests and answers |
 //! | `json.rs` | JSON that is passed through as text |
 //! | `limits.rs` | the limits of requests, checked without I/O |
 //! | `ids.rs` | the ids of items and assignments, as text and as numbers |
