@@ -75,11 +75,14 @@ impl fmt::Debug for RabbitMq {
     }
 }
 
+/// Wakes long polls for some types of jobs; `None`: for all.
+pub type Wake = Arc<dyn Fn(Option<&[&str]>) + Send + Sync>;
+
 /// The ties between the fan-out and an instance.
 #[derive(Clone)]
 pub struct Ties {
     /// Wakes long polls for these types; `None`: for all.
-    pub wake: Arc<dyn Fn(Option<&[&str]>) + Send + Sync>,
+    pub wake: Wake,
     /// Changes with each commit of this instance that may have made items ready.
     pub committed: watch::Receiver<()>,
     /// The state, which this module writes.

@@ -10,7 +10,7 @@ use crate::api::problem::Problem;
 use crate::store::StoreError;
 
 /// Seconds after which a request may be repeated when the database did not answer.
-const RETRY: u64 = 1;
+const RETRY: u32 = 1;
 
 /// Answers an error of a request with a body: a faulty field becomes a JSON pointer.
 pub fn of_body(error: StoreError) -> Problem {

@@ -72,5 +72,6 @@ fn admit(app: &App, request: &Request, pattern: &str, method: &'static str) -> R
 }
 
 fn too_many(seconds: u64) -> Problem {
+    let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
     Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests; see Retry-After").retry_after(seconds)
 }

@@ -30,7 +30,7 @@ impl Handover {
     }
 
     /// Returns the number of assignments.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.ids.len()
     }
 

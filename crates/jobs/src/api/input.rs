@@ -215,7 +215,7 @@ pub fn check_encoding(path: &str) -> Result<(), Problem> {
 
 /// Decodes percent-encoding, and `+` as a space in a query. Returns `None` if it is broken.
 fn decode(text: &str, query: bool) -> Option<Cow<'_, str>> {
-    if !text.contains('%') && !(query && text.contains('+')) {
+    if !(text.contains('%') || query && text.contains('+')) {
         return Some(Cow::Borrowed(text));
     }
     let mut bytes = Vec::with_capacity(text.len());

@@ -32,15 +32,15 @@ pub struct Problem {
     field: Option<String>,
     /// The cause of a conflict, for programs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    reason: Option<String>,
+    #[schema(value_type = Option<String>, nullable = false)]
+    reason: Option<Box<str>>,
     /// The job that has the dedupe key or the id already.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    job_id: Option<String>,
+    #[schema(value_type = Option<String>, nullable = false)]
+    job_id: Option<Box<str>>,
     /// Seconds after which the request may be repeated. Becomes the header `Retry-After`.
     #[serde(skip)]
-    retry_after: Option<u64>,
+    retry_after: Option<u32>,
 }
 
 impl Problem {
@@ -71,21 +71,21 @@ impl Problem {
 
     /// Adds the cause of a conflict for programs.
     #[must_use]
-    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+    pub fn reason(mut self, reason: impl Into<Box<str>>) -> Self {
         self.reason = Some(reason.into());
         self
     }
 
     /// Names the job that the request collides with.
     #[must_use]
-    pub fn job(mut self, id: impl Into<String>) -> Self {
+    pub fn job(mut self, id: impl Into<Box<str>>) -> Self {
         self.job_id = Some(id.into());
         self
     }
 
     /// Asks the client to wait this many seconds.
     #[must_use]
-    pub fn retry_after(mut self, seconds: u64) -> Self {
+    pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);
         self
     }

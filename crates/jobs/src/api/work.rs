@@ -56,10 +56,10 @@ pub async fn claim(State(app): State<App>, input: Input<Claim>) -> Result<Respon
         let (types, worker) = (claim.types.clone(), claim.worker_id.clone());
         let given = take(&app, move |app| async move { app.store.claim(&types, &worker, max).await }).await;
         let given = given.map_err(of_body)?;
-        if given.len() == max {
+        if given.count() == max {
             place.found_some();
         }
-        if given.len() > 0 {
+        if given.count() > 0 {
             return given.answer(StatusCode::OK, |assignments| Claimed { assignments });
         }
         place.found_nothing();
