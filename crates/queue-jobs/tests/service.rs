@@ -1,7 +1,8 @@
 //! The queue over the real job service and a real PostgreSQL.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
+
 #[path = "../../../tests/support/postgres.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
 mod postgres;
 
 use std::time::Duration;

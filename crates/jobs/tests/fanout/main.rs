@@ -1,7 +1,8 @@
 //! The fan-out over real servers: PostgreSQL, pgbouncer, and the RabbitMQ that `tests/servers.sh` installs.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
+
 #[path = "../../../../tests/support/postgres.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
 mod postgres;
 #[path = "../api/support.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]

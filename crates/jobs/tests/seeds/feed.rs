@@ -17,8 +17,8 @@ pub fn fill(template: &Value, result: &Value, payload: &Value) -> Value {
 
 fn part(text: &str, result: &Value, payload: &Value) -> Value {
     let walk = |from: &Value, path: &str| {
-        let steps = path.split('.').filter(|step| !step.is_empty());
-        steps.fold(Some(from.clone()), |value, step| value?.get(step).cloned()).unwrap_or(Value::Null)
+        let mut steps = path.split('.').filter(|step| !step.is_empty());
+        steps.try_fold(from.clone(), |value, step| value.get(step).cloned()).unwrap_or(Value::Null)
     };
     if let Some(path) = text.strip_prefix("$payload") {
         walk(payload, path)

@@ -222,7 +222,7 @@ impl Lockstep {
             // The items of a tree are listed job by job.
             ours.sort_by_key(|view| (view.job, view.item));
             self.compare_items(root.clone(), &ours).await?;
-            if self.trace.len() % 6 > 0 {
+            if !self.trace.len().is_multiple_of(6) {
                 continue;
             }
             let query = ItemQuery {
@@ -254,10 +254,10 @@ impl Lockstep {
             let known: BTreeSet<usize> = self.to_store.keys().copied().collect();
             let is_it =
                 |our: &&&ItemView| !known.contains(&our.item) && our.job == view.job && our.payload == view.payload;
-            if !self.to_model.contains_key(&view.item) {
-                if let Some(our) = ours.iter().find(is_it) {
-                    self.bind(view.item, our.item);
-                }
+            if !self.to_model.contains_key(&view.item)
+                && let Some(our) = ours.iter().find(is_it)
+            {
+                self.bind(view.item, our.item);
             }
             view.item = self.model_number(view.item);
             self.compare_retry(view.item, retry_at)?;

@@ -203,10 +203,11 @@ impl Model {
     fn insert(&mut self, job: Job, new: &NewItem) -> Item {
         let across = self.has(Fault::ItemDedupeAcrossJobs);
         let is_same = |item: &ItemState| (across || item.job == job) && item.dedupe_key == new.dedupe_key;
-        if new.dedupe_key.is_some() && !self.has(Fault::ItemDedupeIgnored) {
-            if let Some((item, _)) = self.items.iter().find(|(_, item)| is_same(item)) {
-                return *item;
-            }
+        if new.dedupe_key.is_some()
+            && !self.has(Fault::ItemDedupeIgnored)
+            && let Some((item, _)) = self.items.iter().find(|(_, item)| is_same(item))
+        {
+            return *item;
         }
         let item = self.draw();
         let state = ItemState {

@@ -82,8 +82,11 @@ async fn random_interleavings_keep_the_rules() {
         assert_eq!(store.items(&query).await.unwrap().items.len() as u64, status.added);
     }
     assert_eq!(total.0, added);
-    let seen = seen.lock().unwrap();
-    assert_eq!((seen.succeeded.len() as u64, seen.failed.len() as u64), (total.1, total.2));
+    let ended = {
+        let seen = seen.lock().unwrap();
+        (seen.succeeded.len() as u64, seen.failed.len() as u64)
+    };
+    assert_eq!(ended, (total.1, total.2));
     assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.outbox").await, 6, "one callback for each tree");
     for table in ["ready", "later", "assignment", "waiting", "serial_key"] {
         assert_eq!(store_count(&store, &format!("SELECT count(*) FROM hostler_jobs.{table}")).await, 0, "{table}");

@@ -1,5 +1,7 @@
 //! Tests of the store over a real PostgreSQL: one server, a database for each test.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
+
 #[path = "../../../../tests/support/postgres.rs"]
 mod postgres;
 

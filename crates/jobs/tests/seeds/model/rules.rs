@@ -9,7 +9,7 @@ impl Model {
     /// succeeded nor failed, whose `retry_at` is null or past, and that is without a serialize key or the head of its key.
     pub(super) fn refusal(&self, id: Item) -> Option<Refusal> {
         let item = &self.items[&id];
-        if !self.is_pending(item) && !(self.has(Fault::RunsAfterSuccess) && item.result.is_some()) {
+        if !(self.is_pending(item) || self.has(Fault::RunsAfterSuccess) && item.result.is_some()) {
             return Some(Refusal::Done);
         }
         if self.is_assigned(id) && !self.has(Fault::TwoAssignments) {
