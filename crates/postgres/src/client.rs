@@ -86,6 +86,11 @@ impl Client {
         }
     }
 
+    /// Returns the maximum duration of each call.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Lets no other call use the connection, and asks the server to cancel the statement.
     pub(crate) fn give_up(&self) {
         let is_first = !self.given_up.swap(true, Ordering::Relaxed);

@@ -115,8 +115,8 @@ fn class(state: &SqlState) -> Class {
         "57014" => Class::Deadline,
         // insufficient_privilege
         "42501" => Class::Denied,
-        // read_only_sql_transaction: the server was demoted.
-        "25006" => Class::Unreachable,
+        // read_only_sql_transaction: the server was demoted. idle_in_transaction_session_timeout: this host stood still.
+        "25006" | "25P03" => Class::Unreachable,
         // lock_not_available, object_in_use
         "55P03" | "55006" => Class::Busy,
         code if code.starts_with("08") || code.starts_with("57P") => Class::Unreachable,
@@ -164,6 +164,7 @@ mod tests {
             ("57P03", Class::Unreachable),
             ("08P01", Class::Unreachable),
             ("25006", Class::Unreachable),
+            ("25P03", Class::Unreachable),
             ("28P01", Class::Denied),
             ("42501", Class::Denied),
             ("57014", Class::Deadline),

@@ -223,4 +223,21 @@ mod tests {
         let named = with("verify-full&sslrootcert=CA&hostaddr=127.0.0.1").replace("@127.0.0.1", "@db.example");
         assert_eq!(number(&database(&named, DEADLINE), uses_tls).await, 1, "the name is the certificate's");
     }
+
+    /// A host that is stopped, or whose power fails, may hold locks that others wait for. The server's keepalives notice it after hours.
+    #[tokio::test]
+    async fn a_transaction_of_a_host_that_froze_does_not_hold_its_locks() {
+        let url = Postgres::shared().database();
+        let frozen = database(&url, SHORT);
+        let mut client = frozen.client().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        transaction.query("SELECT pg_advisory_xact_lock(1)", &[]).await.unwrap();
+        let waiting = database(&url, DEADLINE).client().await.unwrap();
+        waiting.query("SELECT pg_advisory_xact_lock(1)", &[]).await.expect("the lock is free before the deadline");
+        let error = transaction.query("SELECT 1", &[]).await.unwrap_err();
+        assert!(error.is_retryable(), "{error:?}");
+        assert!(transaction.commit().await.is_err());
+        drop(client);
+        assert_eq!(number(&frozen, "SELECT 1::bigint").await, 1);
+    }
 }
