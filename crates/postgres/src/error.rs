@@ -74,6 +74,14 @@ impl DatabaseError {
         }
     }
 
+    /// Returns the error of a `BEGIN` that failed with `self`. A standby has no code of its own for the refusal of `READ WRITE`.
+    pub(crate) fn of_begin(self) -> Self {
+        match self {
+            Self::Refused { code, message } if code == "0A000" => Self::Unreachable { reason: message },
+            known => known,
+        }
+    }
+
     fn answered(error: &DbError) -> Self {
         let (code, message) = (error.code().code().to_owned(), error.message().to_owned());
         match class(error.code()) {

@@ -114,12 +114,15 @@ impl<'c> Transaction<'c> {
     async fn begin_with<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, DatabaseError> {
         let raw = self.client.raw()?;
         let begin = begin(self.client.deadline());
+        let mut has_begun = true;
         let both = async {
             // Both are sent when first polled, in this order.
             let (begun, answer) = join!(biased; raw.batch_execute(&begin), call);
+            has_begun = begun.is_ok();
             begun.and(answer)
         };
-        self.client.timed(both).await
+        let answer = self.client.timed(both).await;
+        if has_begun { answer } else { answer.map_err(|error| self.client.retiring(error.of_begin())) }
     }
 }
 

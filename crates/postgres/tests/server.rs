@@ -240,4 +240,37 @@ mod tests {
         drop(client);
         assert_eq!(number(&frozen, "SELECT 1::bigint").await, 1);
     }
+
+    #[tokio::test]
+    async fn a_server_that_only_answers_reads_counts_as_unreachable() {
+        let (mut first, second) = (Postgres::start(), Postgres::start());
+        let url = format!(
+            "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres?target_session_attrs=read-write",
+            first.port(),
+            second.port()
+        );
+        let database = database(&url, DEADLINE);
+        let port = "SELECT setting::bigint FROM pg_settings WHERE name = 'port'";
+        assert_eq!(number(&database, port).await, i64::from(first.port()));
+        first.psql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on");
+        first.psql("postgres", "SELECT pg_reload_conf()");
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            match database.client().await.unwrap().execute("CREATE TABLE t (n int)", &[]).await {
+                Ok(_) => break,
+                Err(error) => assert!(matches!(error, DatabaseError::Unreachable { .. }), "{error:?}"),
+            }
+            assert!(Instant::now() < deadline, "a connection to the server that answers only reads is used again");
+        }
+        let made = second.psql("postgres", "SELECT count(*) FROM pg_tables WHERE tablename = 't'");
+        assert_eq!(made, "1", "the other server takes over");
+
+        let one = self::database(&first.url("postgres"), DEADLINE);
+        first.stop();
+        std::fs::write(first.data().join("standby.signal"), "").unwrap();
+        first.restart();
+        let mut client = one.client().await.unwrap();
+        let error = client.transaction().await.unwrap().execute("CREATE TABLE t (n int)", &[]).await.unwrap_err();
+        assert!(matches!(error, DatabaseError::Unreachable { .. }), "{error:?}");
+    }
 }
