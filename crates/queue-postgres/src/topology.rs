@@ -162,7 +162,8 @@ pub(super) async fn lock_groups(tx: &Transaction<'_>, groups: &[(i32, String)]) 
     tx.query(sql, &[(&queues, Type::INT4_ARRAY), (&names, Type::TEXT_ARRAY)]).await.map(drop)
 }
 
-/// Makes the first message of each group visible, unless another of its group is. The groups are locked.
+/// Makes the first message of each group visible. The groups are locked, and this transaction has removed the visible message of each, so
+/// nothing else of them is visible: a search for it would read all that wait.
 pub(super) async fn promote(tx: &Transaction<'_>, groups: &[(i32, String)]) -> Result<(), DatabaseError> {
     if groups.is_empty() {
         return Ok(());
@@ -171,10 +172,8 @@ pub(super) async fn promote(tx: &Transaction<'_>, groups: &[(i32, String)]) -> R
     let sql = "UPDATE hostler_queue.entry e SET visible_at = greatest(e.due_at, statement_timestamp())
                FROM (SELECT g.queue, (SELECT min(o.seq) FROM hostler_queue.entry o
                                       WHERE o.queue = g.queue AND o.grp = g.name) AS seq
-                     FROM (SELECT DISTINCT * FROM unnest($1::int[], $2::text[]) AS g (queue, name)) AS g
-                     WHERE NOT EXISTS (SELECT 1 FROM hostler_queue.entry o
-                                       WHERE o.queue = g.queue AND o.grp = g.name AND o.visible_at IS NOT NULL)) AS head
-               WHERE e.queue = head.queue AND e.seq = head.seq";
+                     FROM (SELECT DISTINCT * FROM unnest($1::int[], $2::text[]) AS g (queue, name)) AS g) AS head
+               WHERE e.queue = head.queue AND e.seq = head.seq AND e.visible_at IS NULL";
     tx.execute(sql, &[(&queues, Type::INT4_ARRAY), (&names, Type::TEXT_ARRAY)]).await.map(drop)
 }
 

@@ -404,4 +404,38 @@ mod tests {
         }
         assert!(sizes[5] < sizes[1] * 3 / 2, "bytes after each pass: {sizes:?}");
     }
+
+    /// The index must not be read for all messages that wait behind the one that is settled.
+    #[tokio::test]
+    async fn an_ack_costs_the_same_however_many_messages_of_its_group_wait() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let broker = connect(&server.url(&name)).await;
+        let queue = broker.open(&ChannelSpec { ordered: true, ..spec("jobs") }).await.unwrap();
+        send(&broker, "jobs", (0..3).map(|n| text(&n.to_string())).collect()).await;
+        let waiting = "INSERT INTO hostler_queue.entry (queue, seq, grp, due_at)
+                       SELECT queue, 1000 + n, grp, due_at FROM hostler_queue.entry, generate_series(1, 20000) n
+                       WHERE seq = (SELECT min(seq) FROM hostler_queue.entry)";
+        server.psql(&name, waiting);
+        for expected in ["0", "1"] {
+            let received = receive(&queue, 1, PATIENCE).await;
+            assert_eq!(&*received[0].message.body, expected.as_bytes());
+            ack(&queue, received).await;
+        }
+        let received = receive(&queue, 1, PATIENCE).await.remove(0);
+        let Delivery { message, receipt, .. } = received;
+        let dead = Settlement::DeadLetter { receipt, message, reason: "why".to_owned() };
+        assert!(queue.settle(vec![dead]).await.remove(0).is_ok());
+        // The sessions report their numbers when they end.
+        drop((queue, broker));
+        let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'");
+        let deadline = Instant::now() + PATIENCE;
+        while server.psql("postgres", &sessions) != "0" {
+            assert!(Instant::now() < deadline, "the sessions do not end");
+            tokio::task::yield_now().await;
+        }
+        let read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'entry_group'";
+        let read: u64 = server.psql(&name, read).parse().unwrap();
+        assert!(read < 1000, "{read} entries of the index were read");
+    }
 }
