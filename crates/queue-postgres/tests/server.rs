@@ -438,4 +438,22 @@ mod tests {
         let read: u64 = server.psql(&name, read).parse().unwrap();
         assert!(read < 1000, "{read} entries of the index were read");
     }
+
+    #[tokio::test]
+    async fn a_receive_takes_few_large_messages_at_once() {
+        let broker = connect(&Postgres::shared().database()).await;
+        let queue = broker.open(&spec("jobs")).await.unwrap();
+        for _ in 0..3 {
+            let large = Outgoing { body: vec![b'x'; 15 << 20].into(), ..Outgoing::default() };
+            send(&broker, "jobs", vec![large.clone(), large]).await;
+        }
+        let mut sizes = Vec::new();
+        while sizes.iter().sum::<usize>() < 6 {
+            let received = receive(&queue, 32, PATIENCE).await;
+            assert!(received.iter().all(|delivery| delivery.attempt == 1));
+            sizes.push(received.len());
+            ack(&queue, received).await;
+        }
+        assert_eq!(sizes, [2, 2, 2], "no answer has more than 32 MiB");
+    }
 }
