@@ -456,4 +456,19 @@ mod tests {
         }
         assert_eq!(sizes, [2, 2, 2], "no answer has more than 32 MiB");
     }
+
+    #[tokio::test]
+    async fn old_deduplication_keys_are_removed_as_fast_as_they_come() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let broker = connect(&server.url(&name)).await;
+        broker.open(&spec("jobs")).await.unwrap();
+        let old = "INSERT INTO hostler_queue.dedupe (scope, hash, id, sent_at)
+                   SELECT 'queue jobs', sha256(n::text::bytea), n, now() - interval '1 day' FROM generate_series(1, 25000) n";
+        server.psql(&name, old);
+        for n in 0..3 {
+            send(&broker, "jobs", vec![Outgoing { dedupe: Some(format!("new {n}")), ..text("a") }]).await;
+        }
+        assert_eq!(server.psql(&name, "SELECT count(*) FROM hostler_queue.dedupe"), "3");
+    }
 }
