@@ -73,15 +73,15 @@ pub(super) async fn make_exchange(tx: &Transaction<'_>, name: &str) -> Result<()
     tx.execute(sql, &[(&name, Type::TEXT)]).await.map(drop)
 }
 
-/// Creates a queue, unless it exists.
+/// Creates a queue, unless it exists. A queue that exists uses up no number.
 pub(super) async fn make_queue(
     tx: &Transaction<'_>,
     name: &str,
     ordered: bool,
     tags: &str,
 ) -> Result<(), DatabaseError> {
-    let sql =
-        "INSERT INTO hostler_queue.queue (name, ordered, tags) VALUES ($1, $2, $3::text::jsonb) ON CONFLICT DO NOTHING";
+    let sql = "INSERT INTO hostler_queue.queue (name, ordered, tags) SELECT $1, $2, $3::text::jsonb
+               WHERE NOT EXISTS (SELECT 1 FROM hostler_queue.queue WHERE name = $1) ON CONFLICT DO NOTHING";
     tx.execute(sql, &[(&name, Type::TEXT), (&ordered, Type::BOOL), (&tags, Type::TEXT)]).await.map(drop)
 }
 

@@ -471,4 +471,21 @@ mod tests {
         }
         assert_eq!(server.psql(&name, "SELECT count(*) FROM hostler_queue.dedupe"), "3");
     }
+
+    /// The numbers of queues are 32 bits wide, and a dead letter makes sure that its queue exists.
+    #[tokio::test]
+    async fn dead_letters_use_up_no_numbers_of_queues() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let broker = connect(&server.url(&name)).await;
+        let queue = broker.open(&spec("jobs")).await.unwrap();
+        send(&broker, "jobs", (0..5).map(|n| text(&n.to_string())).collect()).await;
+        let dead =
+            |Delivery { message, receipt, .. }| Settlement::DeadLetter { receipt, message, reason: "why".to_owned() };
+        let received = receive(&queue, 5, PATIENCE).await;
+        assert!(queue.settle(received.into_iter().map(dead).collect()).await.iter().all(Result::is_ok));
+        broker.open(&spec("jobs")).await.unwrap();
+        broker.open(&spec("more")).await.unwrap();
+        assert_eq!(server.psql(&name, "SELECT max(id) FROM hostler_queue.queue"), "4");
+    }
 }
