@@ -1,0 +1,71 @@
+//! Checks over a real server that calls are bounded: in time, and in the number of statements.
+
+#[cfg(test)]
+#[path = "../../../tests/support/postgres.rs"]
+mod postgres;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use hostler_queue::{Admin, Broker, ChannelSpec, Delivery, Queue, Receive};
+    use hostler_queue_postgres::{Options, PostgresBroker};
+    use hostler_types::message::Outgoing;
+    use tokio_util::sync::CancellationToken;
+
+    use super::postgres::Postgres;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    async fn connect(url: &str) -> PostgresBroker {
+        broker(Options { url: url.to_owned(), create_missing: true, ..Options::default() }).await
+    }
+
+    async fn broker(options: Options) -> PostgresBroker {
+        PostgresBroker::connect(options).await.unwrap()
+    }
+
+    fn spec(channel: &str) -> ChannelSpec {
+        ChannelSpec { max_receives: Some(5), ..ChannelSpec::new(channel.parse().unwrap()) }
+    }
+
+    fn text(body: &str) -> Outgoing {
+        Outgoing { body: body.into(), ..Outgoing::default() }
+    }
+
+    async fn send(broker: &PostgresBroker, channel: &str, batch: Vec<Outgoing>) {
+        for sent in broker.send(&channel.parse().unwrap(), batch).await {
+            sent.unwrap();
+        }
+    }
+
+    async fn receive(queue: &Arc<dyn Queue>, max: usize, wait: Duration) -> Vec<Delivery> {
+        let request = Receive { max, wait, lease: LONG };
+        queue.receive(request, &CancellationToken::new()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_stop_ends_a_receive_that_moves_dead_letters() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let broker = connect(&server.url(&name)).await;
+        let queue = broker.open(&spec("jobs")).await.unwrap();
+        send(&broker, "jobs", (0..1000).map(|n| text(&n.to_string())).collect()).await;
+        server.psql(&name, "UPDATE hostler_queue.entry SET attempts = 5");
+        let stop = CancellationToken::new();
+        let receiving = {
+            let (queue, stop) = (Arc::clone(&queue), stop.clone());
+            let request = Receive { max: 10, wait: Duration::ZERO, lease: LONG };
+            tokio::spawn(async move { queue.receive(request, &stop).await })
+        };
+        let jobs = ["jobs".parse().unwrap()];
+        while broker.depths(&jobs).await.unwrap()[0].dead_lettered == 0 {
+            tokio::task::yield_now().await;
+        }
+        stop.cancel();
+        assert_eq!(receiving.await.unwrap().map(|received| received.len()), Ok(0));
+        assert!(broker.depths(&jobs).await.unwrap()[0].visible > 0, "it went on to the end");
+    }
+}
