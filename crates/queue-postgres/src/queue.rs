@@ -141,7 +141,9 @@ impl Queue for PostgresQueue {
             if now >= deadline || stop.is_cancelled() {
                 return Ok(Vec::new());
             }
-            let wait = pause.min(due.map_or(pause, |due| due.max(SHORTEST))).min(deadline - now);
+            // A message that is due already is locked by others, perhaps for long.
+            let due = due.filter(|due| !due.is_zero()).map_or(pause, |due| due.max(SHORTEST));
+            let wait = pause.min(due).min(deadline - now);
             pause = (pause * 2).min(PAUSES.1);
             tokio::select! {
                 () = stop.cancelled() => return Ok(Vec::new()),

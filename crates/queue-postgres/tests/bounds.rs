@@ -68,4 +68,39 @@ mod tests {
         assert_eq!(receiving.await.unwrap().map(|received| received.len()), Ok(0));
         assert!(broker.depths(&jobs).await.unwrap()[0].visible > 0, "it went on to the end");
     }
+
+    #[tokio::test]
+    async fn a_message_that_others_lock_is_not_asked_for_all_the_time() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let broker = connect(&server.url(&name)).await;
+        let queue = broker.open(&spec("jobs")).await.unwrap();
+        send(&broker, "jobs", vec![text("a")]).await;
+        let locking = {
+            let name = name.clone();
+            let sql = "SELECT 1 FROM hostler_queue.entry FOR UPDATE; SELECT pg_sleep(5)";
+            tokio::task::spawn_blocking(move || server.psql(&name, sql))
+        };
+        let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = ";
+        while server.psql("postgres", &format!("{sleeps}'{name}'")) == "0" {
+            tokio::task::yield_now().await;
+        }
+        assert!(receive(&queue, 1, Duration::from_secs(2)).await.is_empty());
+        locking.await.unwrap();
+        sessions_end(server, &name, (queue, broker)).await;
+        let scans = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'entry_visible'";
+        let scans: u64 = server.psql(&name, scans).parse().unwrap();
+        assert!(scans < 60, "{scans} scans in 2 s");
+    }
+
+    /// Drops what uses a database, and waits until its sessions have ended: they report their numbers then.
+    async fn sessions_end(server: &Postgres, name: &str, users: (Arc<dyn Queue>, PostgresBroker)) {
+        drop(users);
+        let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'");
+        let deadline = Instant::now() + PATIENCE;
+        while server.psql("postgres", &sessions) != "0" {
+            assert!(Instant::now() < deadline, "the sessions do not end");
+            tokio::task::yield_now().await;
+        }
+    }
 }
