@@ -77,7 +77,16 @@ impl Client {
         &self,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, DatabaseError> {
-        match tokio::time::timeout(self.deadline, call).await {
+        self.timed_within(self.deadline, call).await
+    }
+
+    /// Awaits a call, as [`Self::timed`] does, with another deadline.
+    pub(crate) async fn timed_within<T>(
+        &self,
+        deadline: Duration,
+        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, DatabaseError> {
+        match tokio::time::timeout(deadline, call).await {
             Ok(Err(error)) if error.is_closed() => Err(DatabaseError::lost()),
             Ok(answer) => answer.map_err(|error| self.retiring(error.into())),
             Err(_) => {

@@ -58,6 +58,25 @@ impl<'c> Transaction<'c> {
         self.after_begin(self.client.raw()?.execute_typed(sql, params)).await
     }
 
+    /// Executes a statement that may take longer than other calls, and returns the number of rows that it changed.
+    ///
+    /// # Errors
+    /// [`DatabaseError`], at the latest when `deadline` has passed. The transaction can then only be rolled back.
+    pub async fn execute_within(
+        &self,
+        deadline: Duration,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<u64, DatabaseError> {
+        // Begins the transaction if this is its first statement.
+        self.batch("").await?;
+        let answer = self.client.timed_within(deadline, self.client.raw()?.execute_typed(sql, params)).await;
+        if answer.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        answer
+    }
+
     /// Executes statements without parameters, separated by semicolons.
     ///
     /// # Errors

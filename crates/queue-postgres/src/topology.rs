@@ -1,12 +1,16 @@
 //! Queues, and the exchanges that send messages to queues. Names are those in the database, with the prefix.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hostler_postgres::{DatabaseError, Row, Transaction, Type};
 use hostler_queue::{DEFAULT_GROUP, tag};
 use hostler_types::channel::Filter;
 
 use super::rows::{read_filter, write_filter};
+
+/// Maximum duration of a statement that changes all messages of a queue.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A queue to which messages are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,16 +141,16 @@ async fn reorder(tx: &Transaction<'_>, queue: i32, ordered: bool) -> Result<(), 
     if !ordered {
         let sql = "UPDATE hostler_queue.entry SET grp = NULL, visible_at = coalesce(visible_at, due_at)
                    WHERE queue = $1 AND grp IS NOT NULL";
-        return tx.execute(sql, &[(&queue, Type::INT4)]).await.map(drop);
+        return tx.execute_within(PATIENCE, sql, &[(&queue, Type::INT4)]).await.map(drop);
     }
     let sql = "UPDATE hostler_queue.entry e SET grp = coalesce(c.grp, $2) FROM hostler_queue.content c
                WHERE e.queue = $1 AND c.seq = e.seq";
-    tx.execute(sql, &[(&queue, Type::INT4), (&DEFAULT_GROUP, Type::TEXT)]).await?;
+    tx.execute_within(PATIENCE, sql, &[(&queue, Type::INT4), (&DEFAULT_GROUP, Type::TEXT)]).await?;
     let sql = "UPDATE hostler_queue.entry e SET visible_at = NULL, lease = NULL
                FROM (SELECT seq, row_number() OVER (PARTITION BY grp ORDER BY seq) AS place
                      FROM hostler_queue.entry WHERE queue = $1) AS p
                WHERE e.queue = $1 AND e.seq = p.seq AND p.place > 1";
-    tx.execute(sql, &[(&queue, Type::INT4)]).await.map(drop)
+    tx.execute_within(PATIENCE, sql, &[(&queue, Type::INT4)]).await.map(drop)
 }
 
 /// Locks groups, in an order that all share, until the transaction ends: nothing else comes into them or leaves them. The snapshot of

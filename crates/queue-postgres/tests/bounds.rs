@@ -93,6 +93,26 @@ mod tests {
         assert!(scans < 60, "{scans} scans in 2 s");
     }
 
+    #[tokio::test]
+    async fn making_a_long_queue_ordered_may_take_longer_than_a_call() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let deadline = Duration::from_millis(500);
+        let options = Options { url: server.url(&name), create_missing: true, ..Options::default() };
+        let broker = broker(options.clone()).await;
+        broker.open(&spec("jobs")).await.unwrap();
+        send(&broker, "jobs", vec![text("a")]).await;
+        let many = "INSERT INTO hostler_queue.entry (queue, seq, due_at, visible_at)
+                    SELECT queue, 1000 + n, due_at, visible_at FROM hostler_queue.entry, generate_series(1, 100000) n";
+        server.psql(&name, many);
+        let content = "INSERT INTO hostler_queue.content (seq, id, enqueued_at, body)
+                       SELECT seq, 'x', due_at, '' FROM hostler_queue.entry WHERE seq > 1000";
+        server.psql(&name, content);
+        let hurried = PostgresBroker::connect(Options { deadline, ..options }).await.unwrap();
+        let queue = hurried.open(&ChannelSpec { ordered: true, ..spec("jobs") }).await.unwrap();
+        assert_eq!(receive(&queue, 10, PATIENCE).await.len(), 1, "the others wait for it");
+    }
+
     /// Drops what uses a database, and waits until its sessions have ended: they report their numbers then.
     async fn sessions_end(server: &Postgres, name: &str, users: (Arc<dyn Queue>, PostgresBroker)) {
         drop(users);
