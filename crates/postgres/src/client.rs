@@ -13,7 +13,8 @@ use crate::error::DatabaseError;
 /// A parameter of a statement, with its type: statements are sent with their parameters, without a round trip to prepare them.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// A connection of the pool. Dropping this value gives it back, unless one of its calls passed the deadline.
+/// A connection of the pool. Dropping this value gives it back, unless one of its calls passed the deadline, or
+/// the server answered that it cannot serve.
 pub struct Client {
     /// `None` only while being dropped.
     object: Option<Object>,
@@ -76,14 +77,37 @@ impl Client {
         &self,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, DatabaseError> {
-        match tokio::time::timeout(self.deadline, call).await {
+        self.timed_within(self.deadline, call).await
+    }
+
+    /// Awaits a call, as [`Self::timed`] does, with another deadline.
+    pub(crate) async fn timed_within<T>(
+        &self,
+        deadline: Duration,
+        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, DatabaseError> {
+        match tokio::time::timeout(deadline, call).await {
             Ok(Err(error)) if error.is_closed() => Err(DatabaseError::lost()),
-            Ok(answer) => Ok(answer?),
+            Ok(answer) => answer.map_err(|error| self.retiring(error.into())),
             Err(_) => {
                 self.give_up();
                 Err(DatabaseError::Deadline)
             }
         }
+    }
+
+    /// Lets no other call use the connection if the server answered that it cannot serve: it may only answer reads from now on, while
+    /// another server of the address accepts writes.
+    pub(crate) fn retiring(&self, error: DatabaseError) -> DatabaseError {
+        if matches!(error, DatabaseError::Unreachable { .. }) {
+            self.given_up.store(true, Ordering::Relaxed);
+        }
+        error
+    }
+
+    /// Returns the maximum duration of each call.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline
     }
 
     /// Lets no other call use the connection, and asks the server to cancel the statement.

@@ -74,6 +74,14 @@ impl DatabaseError {
         }
     }
 
+    /// Returns the error of a `BEGIN` that failed with `self`. A standby has no code of its own for the refusal of `READ WRITE`.
+    pub(crate) fn of_begin(self) -> Self {
+        match self {
+            Self::Refused { code, message } if code == "0A000" => Self::Unreachable { reason: message },
+            known => known,
+        }
+    }
+
     fn answered(error: &DbError) -> Self {
         let (code, message) = (error.code().code().to_owned(), error.message().to_owned());
         match class(error.code()) {
@@ -115,8 +123,8 @@ fn class(state: &SqlState) -> Class {
         "57014" => Class::Deadline,
         // insufficient_privilege
         "42501" => Class::Denied,
-        // read_only_sql_transaction: the server was demoted.
-        "25006" => Class::Unreachable,
+        // read_only_sql_transaction: the server was demoted. idle_in_transaction_session_timeout: this host stood still.
+        "25006" | "25P03" => Class::Unreachable,
         // lock_not_available, object_in_use
         "55P03" | "55006" => Class::Busy,
         code if code.starts_with("08") || code.starts_with("57P") => Class::Unreachable,
@@ -164,6 +172,7 @@ mod tests {
             ("57P03", Class::Unreachable),
             ("08P01", Class::Unreachable),
             ("25006", Class::Unreachable),
+            ("25P03", Class::Unreachable),
             ("28P01", Class::Denied),
             ("42501", Class::Denied),
             ("57014", Class::Deadline),

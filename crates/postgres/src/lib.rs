@@ -1,6 +1,6 @@
 //! Connections to PostgreSQL: pools, TLS, deadlines, errors, migrations.
 //!
-//! Every call of [`Client`] and [`Transaction`] ends within the deadline of its [`Database`], even if the server is frozen. A call that
+//! Every call of [`Client`] and [`Transaction`] ends within the deadline of its [`Database`] or its own, even if the server is frozen. A call that
 //! passes the deadline drops its connection. Statements are unnamed, so that pgbouncer in transaction mode can be between.
 
 mod address;

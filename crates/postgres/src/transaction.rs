@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use tokio::join;
 use tokio_postgres::{Error, Row};
@@ -57,6 +58,25 @@ impl<'c> Transaction<'c> {
         self.after_begin(self.client.raw()?.execute_typed(sql, params)).await
     }
 
+    /// Executes a statement that may take longer than other calls, and returns the number of rows that it changed.
+    ///
+    /// # Errors
+    /// [`DatabaseError`], at the latest when `deadline` has passed. The transaction can then only be rolled back.
+    pub async fn execute_within(
+        &self,
+        deadline: Duration,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<u64, DatabaseError> {
+        // Begins the transaction if this is its first statement.
+        self.batch("").await?;
+        let answer = self.client.timed_within(deadline, self.client.raw()?.execute_typed(sql, params)).await;
+        if answer.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        answer
+    }
+
     /// Executes statements without parameters, separated by semicolons.
     ///
     /// # Errors
@@ -101,20 +121,36 @@ impl<'c> Transaction<'c> {
         let answer = if self.begun.swap(true, Ordering::Relaxed) {
             self.client.timed(call).await
         } else {
-            let raw = self.client.raw()?;
-            self.client
-                .timed(async {
-                    // Both are sent when first polled, in this order.
-                    let (begun, answer) = join!(biased; raw.batch_execute(BEGIN), call);
-                    begun.and(answer)
-                })
-                .await
+            self.begin_with(call).await
         };
         if answer.is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
         answer
     }
+
+    /// Sends `BEGIN` and a call together.
+    async fn begin_with<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, DatabaseError> {
+        let raw = self.client.raw()?;
+        let begin = begin(self.client.deadline());
+        let mut has_begun = true;
+        let both = async {
+            // Both are sent when first polled, in this order.
+            let (begun, answer) = join!(biased; raw.batch_execute(&begin), call);
+            has_begun = begun.is_ok();
+            begun.and(answer)
+        };
+        let answer = self.client.timed(both).await;
+        if has_begun { answer } else { answer.map_err(|error| self.client.retiring(error.of_begin())) }
+    }
+}
+
+/// Returns the statements that begin a transaction. The server ends it if this host does nothing in it for as long as a call may take: a
+/// host that is stopped or cut off would hold its locks until the server's keepalives notice, after two hours by default.
+fn begin(deadline: Duration) -> String {
+    // 0 turns the timeout off.
+    let idle = deadline.as_millis().clamp(1, i32::MAX.cast_unsigned().into());
+    format!("{BEGIN}; SET LOCAL idle_in_transaction_session_timeout = {idle}")
 }
 
 impl Drop for Transaction<'_> {

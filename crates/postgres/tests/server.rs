@@ -223,4 +223,54 @@ mod tests {
         let named = with("verify-full&sslrootcert=CA&hostaddr=127.0.0.1").replace("@127.0.0.1", "@db.example");
         assert_eq!(number(&database(&named, DEADLINE), uses_tls).await, 1, "the name is the certificate's");
     }
+
+    /// A host that is stopped, or whose power fails, may hold locks that others wait for. The server's keepalives notice it after hours.
+    #[tokio::test]
+    async fn a_transaction_of_a_host_that_froze_does_not_hold_its_locks() {
+        let url = Postgres::shared().database();
+        let frozen = database(&url, SHORT);
+        let mut client = frozen.client().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        transaction.query("SELECT pg_advisory_xact_lock(1)", &[]).await.unwrap();
+        let waiting = database(&url, DEADLINE).client().await.unwrap();
+        waiting.query("SELECT pg_advisory_xact_lock(1)", &[]).await.expect("the lock is free before the deadline");
+        let error = transaction.query("SELECT 1", &[]).await.unwrap_err();
+        assert!(error.is_retryable(), "{error:?}");
+        assert!(transaction.commit().await.is_err());
+        drop(client);
+        assert_eq!(number(&frozen, "SELECT 1::bigint").await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_only_answers_reads_counts_as_unreachable() {
+        let (mut first, second) = (Postgres::start(), Postgres::start());
+        let url = format!(
+            "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres?target_session_attrs=read-write",
+            first.port(),
+            second.port()
+        );
+        let database = database(&url, DEADLINE);
+        let port = "SELECT setting::bigint FROM pg_settings WHERE name = 'port'";
+        assert_eq!(number(&database, port).await, i64::from(first.port()));
+        first.psql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on");
+        first.psql("postgres", "SELECT pg_reload_conf()");
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            match database.client().await.unwrap().execute("CREATE TABLE t (n int)", &[]).await {
+                Ok(_) => break,
+                Err(error) => assert!(matches!(error, DatabaseError::Unreachable { .. }), "{error:?}"),
+            }
+            assert!(Instant::now() < deadline, "a connection to the server that answers only reads is used again");
+        }
+        let made = second.psql("postgres", "SELECT count(*) FROM pg_tables WHERE tablename = 't'");
+        assert_eq!(made, "1", "the other server takes over");
+
+        let one = self::database(&first.url("postgres"), DEADLINE);
+        first.stop();
+        std::fs::write(first.data().join("standby.signal"), "").unwrap();
+        first.restart();
+        let mut client = one.client().await.unwrap();
+        let error = client.transaction().await.unwrap().execute("CREATE TABLE t (n int)", &[]).await.unwrap_err();
+        assert!(matches!(error, DatabaseError::Unreachable { .. }), "{error:?}");
+    }
 }

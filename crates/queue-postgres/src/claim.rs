@@ -10,6 +10,10 @@ use tokio::time::Instant;
 use super::rows::{MESSAGE, message, millis};
 use super::ticket::Ticket;
 
+/// Maximum number of bytes of messages in an answer with more than one message: 32 MiB. Bounds the memory of a receive, and lets its answer
+/// arrive within the deadline on a slow network.
+const MOST_BYTES: i64 = 32 << 20;
+
 /// The answer of one claim.
 #[derive(Debug)]
 pub(super) enum Claimed {
@@ -26,13 +30,19 @@ pub(super) enum Claimed {
 pub(super) async fn claim(client: &Client, queue: &str, request: Receive) -> Result<Claimed, DatabaseError> {
     let sql = format!(
         "WITH q AS MATERIALIZED (SELECT id FROM hostler_queue.queue WHERE name = $1),
+         free AS MATERIALIZED (
+             SELECT ctid AS place, visible_at, seq FROM hostler_queue.entry
+             WHERE queue = (SELECT id FROM q) AND visible_at <= statement_timestamp()
+             ORDER BY visible_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED),
+         summed AS (
+             SELECT place, row_number() OVER w AS n, sum((
+                 SELECT octet_length(c.body) + coalesce(octet_length(c.attributes), 0)
+                 FROM hostler_queue.content c WHERE c.seq = free.seq)) OVER w AS bytes
+             FROM free WINDOW w AS (ORDER BY visible_at, seq)),
          taken AS (
              UPDATE hostler_queue.entry
              SET visible_at = statement_timestamp() + $3 * interval '1 millisecond', lease = $4, attempts = attempts + 1
-             WHERE ctid = ANY(ARRAY(
-                 SELECT ctid FROM hostler_queue.entry
-                 WHERE queue = (SELECT id FROM q) AND visible_at <= statement_timestamp()
-                 ORDER BY visible_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED))
+             WHERE ctid = ANY(ARRAY(SELECT place FROM summed WHERE n = 1 OR bytes <= {MOST_BYTES}))
              RETURNING seq, attempts)
          SELECT q.id, t.seq, t.attempts,
                 CASE WHEN t.seq IS NULL THEN (

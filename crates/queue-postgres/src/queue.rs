@@ -47,8 +47,10 @@ impl PostgresQueue {
         Self { service, channel, source }
     }
 
-    /// Takes messages that are visible now. Those that were received too often, or cannot be read, move to the dead-letter queue.
-    async fn take(&self, request: Receive) -> Result<Claimed, QueueError> {
+    /// Takes messages that are visible now. Those that were received too often, or cannot be read, move to the dead-letter queue. There may be
+    /// many of them, so a stop ends this, and so does the longest wait.
+    async fn take(&self, request: Receive, stop: &CancellationToken) -> Result<Claimed, QueueError> {
+        let begun = Instant::now();
         loop {
             let mut client = self.service.run(self.service.database.client()).await?;
             let claimed = self.service.run(claim(&client, &self.source.queue, request)).await?;
@@ -66,6 +68,9 @@ impl PostgresQueue {
             }
             if !good.is_empty() {
                 return Ok(Claimed::Some(good, Vec::new()));
+            }
+            if stop.is_cancelled() || begun.elapsed() >= LIMITS.max_wait {
+                return Ok(Claimed::Nothing(None));
             }
         }
     }
@@ -127,7 +132,7 @@ impl Queue for PostgresQueue {
             let mut rung = std::pin::pin!(bell.notified());
             // From here on, a ring is not missed.
             rung.as_mut().enable();
-            let due = match self.take(request).await? {
+            let due = match self.take(request, stop).await? {
                 Claimed::Some(deliveries, _) => return Ok(deliveries),
                 Claimed::NoQueue => return Err(no_queue(&self.source.queue)),
                 Claimed::Nothing(due) => due,
@@ -136,7 +141,9 @@ impl Queue for PostgresQueue {
             if now >= deadline || stop.is_cancelled() {
                 return Ok(Vec::new());
             }
-            let wait = pause.min(due.map_or(pause, |due| due.max(SHORTEST))).min(deadline - now);
+            // A message that is due already is locked by others, perhaps for long.
+            let due = due.filter(|due| !due.is_zero()).map_or(pause, |due| due.max(SHORTEST));
+            let wait = pause.min(due).min(deadline - now);
             pause = (pause * 2).min(PAUSES.1);
             tokio::select! {
                 () = stop.cancelled() => return Ok(Vec::new()),

@@ -1,6 +1,7 @@
 //! Adds messages to queues, and records their deduplication keys.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use hostler_postgres::{DatabaseError, Transaction, Type};
@@ -21,6 +22,9 @@ const MOST_BYTES: usize = 32 << 20;
 
 /// Time between two removals of old deduplication keys by this process.
 const SWEEP: Duration = Duration::from_secs(30);
+
+/// Maximum number of old deduplication keys that one send removes.
+const MOST_SWEPT: u64 = 10_000;
 
 /// Destination of messages to a channel: the queues, with their filters.
 struct Route {
@@ -180,10 +184,15 @@ async fn known_keys(
     }
     let window = millis(service.options.dedupe_window);
     if is_time_to_sweep(service) {
-        let sql = "DELETE FROM hostler_queue.dedupe WHERE ctid = ANY(ARRAY(
-                       SELECT ctid FROM hostler_queue.dedupe WHERE sent_at <= statement_timestamp() - $1 * interval '1 millisecond'
-                       LIMIT 10000 FOR UPDATE SKIP LOCKED))";
-        tx.execute(sql, &[(&window, Type::FLOAT8)]).await?;
+        let sql = format!(
+            "DELETE FROM hostler_queue.dedupe WHERE ctid = ANY(ARRAY(
+                 SELECT ctid FROM hostler_queue.dedupe WHERE sent_at <= statement_timestamp() - $1 * interval '1 millisecond'
+                 LIMIT {MOST_SWEPT} FOR UPDATE SKIP LOCKED))"
+        );
+        if tx.execute(&sql, &[(&window, Type::FLOAT8)]).await? >= MOST_SWEPT {
+            // More are left: the next send goes on.
+            *service.swept.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
     }
     let (keys, new): (Vec<&str>, Vec<&str>) = first.into_iter().unzip();
     let hashes = "sha256(convert_to(key, 'UTF8'))";
@@ -209,7 +218,7 @@ async fn known_keys(
 }
 
 fn is_time_to_sweep(service: &Service) -> bool {
-    let mut swept = service.swept.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut swept = service.swept.lock().unwrap_or_else(PoisonError::into_inner);
     let is_time = swept.is_none_or(|last| last.elapsed() >= SWEEP);
     if is_time {
         *swept = Some(Instant::now());

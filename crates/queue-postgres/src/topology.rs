@@ -1,12 +1,16 @@
 //! Queues, and the exchanges that send messages to queues. Names are those in the database, with the prefix.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hostler_postgres::{DatabaseError, Row, Transaction, Type};
 use hostler_queue::{DEFAULT_GROUP, tag};
 use hostler_types::channel::Filter;
 
 use super::rows::{read_filter, write_filter};
+
+/// Maximum duration of a statement that changes all messages of a queue.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A queue to which messages are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,15 +77,15 @@ pub(super) async fn make_exchange(tx: &Transaction<'_>, name: &str) -> Result<()
     tx.execute(sql, &[(&name, Type::TEXT)]).await.map(drop)
 }
 
-/// Creates a queue, unless it exists.
+/// Creates a queue, unless it exists. A queue that exists uses up no number.
 pub(super) async fn make_queue(
     tx: &Transaction<'_>,
     name: &str,
     ordered: bool,
     tags: &str,
 ) -> Result<(), DatabaseError> {
-    let sql =
-        "INSERT INTO hostler_queue.queue (name, ordered, tags) VALUES ($1, $2, $3::text::jsonb) ON CONFLICT DO NOTHING";
+    let sql = "INSERT INTO hostler_queue.queue (name, ordered, tags) SELECT $1, $2, $3::text::jsonb
+               WHERE NOT EXISTS (SELECT 1 FROM hostler_queue.queue WHERE name = $1) ON CONFLICT DO NOTHING";
     tx.execute(sql, &[(&name, Type::TEXT), (&ordered, Type::BOOL), (&tags, Type::TEXT)]).await.map(drop)
 }
 
@@ -137,16 +141,16 @@ async fn reorder(tx: &Transaction<'_>, queue: i32, ordered: bool) -> Result<(), 
     if !ordered {
         let sql = "UPDATE hostler_queue.entry SET grp = NULL, visible_at = coalesce(visible_at, due_at)
                    WHERE queue = $1 AND grp IS NOT NULL";
-        return tx.execute(sql, &[(&queue, Type::INT4)]).await.map(drop);
+        return tx.execute_within(PATIENCE, sql, &[(&queue, Type::INT4)]).await.map(drop);
     }
     let sql = "UPDATE hostler_queue.entry e SET grp = coalesce(c.grp, $2) FROM hostler_queue.content c
                WHERE e.queue = $1 AND c.seq = e.seq";
-    tx.execute(sql, &[(&queue, Type::INT4), (&DEFAULT_GROUP, Type::TEXT)]).await?;
+    tx.execute_within(PATIENCE, sql, &[(&queue, Type::INT4), (&DEFAULT_GROUP, Type::TEXT)]).await?;
     let sql = "UPDATE hostler_queue.entry e SET visible_at = NULL, lease = NULL
                FROM (SELECT seq, row_number() OVER (PARTITION BY grp ORDER BY seq) AS place
                      FROM hostler_queue.entry WHERE queue = $1) AS p
                WHERE e.queue = $1 AND e.seq = p.seq AND p.place > 1";
-    tx.execute(sql, &[(&queue, Type::INT4)]).await.map(drop)
+    tx.execute_within(PATIENCE, sql, &[(&queue, Type::INT4)]).await.map(drop)
 }
 
 /// Locks groups, in an order that all share, until the transaction ends: nothing else comes into them or leaves them. The snapshot of
@@ -162,7 +166,8 @@ pub(super) async fn lock_groups(tx: &Transaction<'_>, groups: &[(i32, String)]) 
     tx.query(sql, &[(&queues, Type::INT4_ARRAY), (&names, Type::TEXT_ARRAY)]).await.map(drop)
 }
 
-/// Makes the first message of each group visible, unless another of its group is. The groups are locked.
+/// Makes the first message of each group visible. The groups are locked, and this transaction has removed the visible message of each, so
+/// nothing else of them is visible: a search for it would read all that wait.
 pub(super) async fn promote(tx: &Transaction<'_>, groups: &[(i32, String)]) -> Result<(), DatabaseError> {
     if groups.is_empty() {
         return Ok(());
@@ -171,10 +176,8 @@ pub(super) async fn promote(tx: &Transaction<'_>, groups: &[(i32, String)]) -> R
     let sql = "UPDATE hostler_queue.entry e SET visible_at = greatest(e.due_at, statement_timestamp())
                FROM (SELECT g.queue, (SELECT min(o.seq) FROM hostler_queue.entry o
                                       WHERE o.queue = g.queue AND o.grp = g.name) AS seq
-                     FROM (SELECT DISTINCT * FROM unnest($1::int[], $2::text[]) AS g (queue, name)) AS g
-                     WHERE NOT EXISTS (SELECT 1 FROM hostler_queue.entry o
-                                       WHERE o.queue = g.queue AND o.grp = g.name AND o.visible_at IS NOT NULL)) AS head
-               WHERE e.queue = head.queue AND e.seq = head.seq";
+                     FROM (SELECT DISTINCT * FROM unnest($1::int[], $2::text[]) AS g (queue, name)) AS g) AS head
+               WHERE e.queue = head.queue AND e.seq = head.seq AND e.visible_at IS NULL";
     tx.execute(sql, &[(&queues, Type::INT4_ARRAY), (&names, Type::TEXT_ARRAY)]).await.map(drop)
 }
 

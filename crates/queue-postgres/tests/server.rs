@@ -404,4 +404,88 @@ mod tests {
         }
         assert!(sizes[5] < sizes[1] * 3 / 2, "bytes after each pass: {sizes:?}");
     }
+
+    /// The index must not be read for all messages that wait behind the one that is settled.
+    #[tokio::test]
+    async fn an_ack_costs_the_same_however_many_messages_of_its_group_wait() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let broker = connect(&server.url(&name)).await;
+        let queue = broker.open(&ChannelSpec { ordered: true, ..spec("jobs") }).await.unwrap();
+        send(&broker, "jobs", (0..3).map(|n| text(&n.to_string())).collect()).await;
+        let waiting = "INSERT INTO hostler_queue.entry (queue, seq, grp, due_at)
+                       SELECT queue, 1000 + n, grp, due_at FROM hostler_queue.entry, generate_series(1, 20000) n
+                       WHERE seq = (SELECT min(seq) FROM hostler_queue.entry)";
+        server.psql(&name, waiting);
+        for expected in ["0", "1"] {
+            let received = receive(&queue, 1, PATIENCE).await;
+            assert_eq!(&*received[0].message.body, expected.as_bytes());
+            ack(&queue, received).await;
+        }
+        let received = receive(&queue, 1, PATIENCE).await.remove(0);
+        let Delivery { message, receipt, .. } = received;
+        let dead = Settlement::DeadLetter { receipt, message, reason: "why".to_owned() };
+        assert!(queue.settle(vec![dead]).await.remove(0).is_ok());
+        // The sessions report their numbers when they end.
+        drop((queue, broker));
+        let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'");
+        let deadline = Instant::now() + PATIENCE;
+        while server.psql("postgres", &sessions) != "0" {
+            assert!(Instant::now() < deadline, "the sessions do not end");
+            tokio::task::yield_now().await;
+        }
+        let read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'entry_group'";
+        let read: u64 = server.psql(&name, read).parse().unwrap();
+        assert!(read < 1000, "{read} entries of the index were read");
+    }
+
+    #[tokio::test]
+    async fn a_receive_takes_few_large_messages_at_once() {
+        let broker = connect(&Postgres::shared().database()).await;
+        let queue = broker.open(&spec("jobs")).await.unwrap();
+        for _ in 0..3 {
+            let large = Outgoing { body: vec![b'x'; 15 << 20].into(), ..Outgoing::default() };
+            send(&broker, "jobs", vec![large.clone(), large]).await;
+        }
+        let mut sizes = Vec::new();
+        while sizes.iter().sum::<usize>() < 6 {
+            let received = receive(&queue, 32, PATIENCE).await;
+            assert!(received.iter().all(|delivery| delivery.attempt == 1));
+            sizes.push(received.len());
+            ack(&queue, received).await;
+        }
+        assert_eq!(sizes, [2, 2, 2], "no answer has more than 32 MiB");
+    }
+
+    #[tokio::test]
+    async fn old_deduplication_keys_are_removed_as_fast_as_they_come() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let broker = connect(&server.url(&name)).await;
+        broker.open(&spec("jobs")).await.unwrap();
+        let old = "INSERT INTO hostler_queue.dedupe (scope, hash, id, sent_at)
+                   SELECT 'queue jobs', sha256(n::text::bytea), n, now() - interval '1 day' FROM generate_series(1, 25000) n";
+        server.psql(&name, old);
+        for n in 0..3 {
+            send(&broker, "jobs", vec![Outgoing { dedupe: Some(format!("new {n}")), ..text("a") }]).await;
+        }
+        assert_eq!(server.psql(&name, "SELECT count(*) FROM hostler_queue.dedupe"), "3");
+    }
+
+    /// The numbers of queues are 32 bits wide, and a dead letter makes sure that its queue exists.
+    #[tokio::test]
+    async fn dead_letters_use_up_no_numbers_of_queues() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let broker = connect(&server.url(&name)).await;
+        let queue = broker.open(&spec("jobs")).await.unwrap();
+        send(&broker, "jobs", (0..5).map(|n| text(&n.to_string())).collect()).await;
+        let dead =
+            |Delivery { message, receipt, .. }| Settlement::DeadLetter { receipt, message, reason: "why".to_owned() };
+        let received = receive(&queue, 5, PATIENCE).await;
+        assert!(queue.settle(received.into_iter().map(dead).collect()).await.iter().all(Result::is_ok));
+        broker.open(&spec("jobs")).await.unwrap();
+        broker.open(&spec("more")).await.unwrap();
+        assert_eq!(server.psql(&name, "SELECT max(id) FROM hostler_queue.queue"), "4");
+    }
 }
