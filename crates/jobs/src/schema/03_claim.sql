@@ -1,7 +1,7 @@
 -- Claiming, assigning, heartbeats, release.
 
--- Gives up to `p_max` items of a type to a worker, the first in line first.
--- Rows of `ready` whose job was deleted are dropped on the way.
+-- Gives up to `p_max` items of a type to a worker, the first in line first. If the jobs of all these were deleted, drops them, and
+-- up to 1,000 more at the head of the line, and returns one row of nulls: the caller claims again, in another transaction.
 -- Locks: rows of `ready`, never waiting for any. Inserts rows of `assignment`.
 CREATE FUNCTION hostler_jobs.claim(p_type int, p_worker text, p_max int, p_salt bigint)
 RETURNS TABLE (seq bigint, token bigint)
@@ -13,23 +13,28 @@ DECLARE
     tokens bigint[];
     met int;
 BEGIN
-    LOOP
-        WITH picked AS (
-            DELETE FROM ready WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM ready WHERE type = p_type ORDER BY type, priority, seq LIMIT p_max FOR UPDATE SKIP LOCKED))
-            RETURNING *
-        ), live AS (
-            INSERT INTO assignment (seq, token, beat_at, type, priority, day, job, fails, worker, key)
-            SELECT p.seq, hashint8extended(p.seq, p_salt), clock_timestamp(), p.type, p.priority, p.day, p.job, p.fails, p_worker, p.key
-            FROM picked p CROSS JOIN LATERAL (SELECT FROM job j WHERE j.num = p.job LIMIT 1) j
-            RETURNING seq, token, priority
-        )
-        SELECT (SELECT count(*) FROM picked), (SELECT array_agg(l.seq ORDER BY l.priority, l.seq) FROM live l),
-            (SELECT array_agg(l.token ORDER BY l.priority, l.seq) FROM live l)
-        INTO met, given, tokens;
-        EXIT WHEN given IS NOT NULL OR met = 0;
-    END LOOP;
-    RETURN QUERY SELECT u.seq, u.token FROM unnest(given, tokens) u (seq, token);
+    WITH picked AS (
+        DELETE FROM ready WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM ready WHERE type = p_type ORDER BY type, priority, seq LIMIT p_max FOR UPDATE SKIP LOCKED))
+        RETURNING *
+    ), live AS (
+        INSERT INTO assignment (seq, token, beat_at, type, priority, day, job, fails, worker, key)
+        SELECT p.seq, hashint8extended(p.seq, p_salt), clock_timestamp(), p.type, p.priority, p.day, p.job, p.fails, p_worker, p.key
+        FROM picked p CROSS JOIN LATERAL (SELECT FROM job j WHERE j.num = p.job LIMIT 1) j
+        RETURNING seq, token, priority
+    )
+    SELECT (SELECT count(*) FROM picked), (SELECT array_agg(l.seq ORDER BY l.priority, l.seq) FROM live l),
+        (SELECT array_agg(l.token ORDER BY l.priority, l.seq) FROM live l)
+    INTO met, given, tokens;
+    IF given IS NOT NULL THEN
+        RETURN QUERY SELECT u.seq, u.token FROM unnest(given, tokens) u (seq, token);
+    ELSIF met > 0 THEN
+        DELETE FROM ready WHERE ctid = ANY (ARRAY(
+            SELECT r.ctid FROM (SELECT ctid, job FROM ready WHERE type = p_type ORDER BY type, priority, seq LIMIT 1000
+                FOR UPDATE SKIP LOCKED) r
+            WHERE NOT EXISTS (SELECT FROM job j WHERE j.num = r.job)));
+        RETURN QUERY SELECT NULL::bigint, NULL::bigint;
+    END IF;
 END $$;
 
 -- The failures of an item as JSON text, the oldest first.
