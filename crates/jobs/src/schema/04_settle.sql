@@ -20,7 +20,8 @@ BEGIN
     DELETE FROM serial_key k USING next n WHERE n.seq IS NULL AND k.key = n.ended;
 END $$;
 
--- Ends assignments. The arrays have an entry for each; the caller sorts them by `p_seqs`.
+-- Ends assignments. The arrays have an entry for each; the caller sorts them by `p_seqs`. An entry whose day is not the
+-- assignment's is stale.
 -- `p_kinds`: `success`, `more` (a success that adds items or seals jobs), `failure`, `final` (a failure after which there is no
 -- attempt), `refused` (a failure in place of a result), `expired` (missed heartbeats).
 -- `p_delays`: seconds before the next attempt, null for the back-off: `p_jitters` (0 to 1) times `p_ceilings` (by the number of
@@ -43,9 +44,10 @@ DECLARE
 BEGIN
     WITH gone AS (
         DELETE FROM assignment a
-        USING unnest(p_seqs, p_tokens, p_kinds, p_bodies, p_delays, p_jitters) WITH ORDINALITY g (seq, token, kind, body, delay, jitter, n),
+        USING unnest(p_days, p_seqs, p_tokens, p_kinds, p_bodies, p_delays, p_jitters)
+                WITH ORDINALITY g (day, seq, token, kind, body, delay, jitter, n),
             job j
-        WHERE a.seq = g.seq AND a.token = g.token AND j.num = a.job
+        WHERE a.seq = g.seq AND a.token = g.token AND a.day = g.day AND j.num = a.job
             AND (p_fed OR NOT (g.kind = 'more' OR g.kind = 'success' AND j.feeds))
             AND (p_age IS NULL OR a.beat_at < clock_timestamp() - make_interval(secs => p_age))
         RETURNING g.n::int AS n, g.kind, g.kind IN ('success', 'more') AS ok, g.body, a.day, a.seq, a.token, a.job, a.type,
@@ -76,7 +78,7 @@ BEGIN
     IF cardinality(p_feed_items) > 0 AND ended IS NOT NULL THEN
         -- The child's row is not locked: it cannot be complete before this transaction's change of its parent is folded in.
         WITH fed AS MATERIALIZED (
-            SELECT nextval('item_seq') AS seq, c.num, c.type, p_days[f.n] AS day, f.payload
+            SELECT nextval('item_seq') AS seq, c.num, c.type, c.day, f.payload
             FROM unnest(p_feed_items, p_feed_jobs, p_feed_payloads) f (n, child, payload)
             JOIN job c ON c.num = f.child WHERE f.n = ANY (ended)
         ), items AS (
@@ -96,7 +98,7 @@ BEGIN
         FROM (SELECT u.*, u.kind IN ('success', 'more', 'refused') AS is_result
             FROM unnest(p_days, p_seqs, p_tokens, p_kinds) WITH ORDINALITY u (day, seq, token, kind, n)) g
         LEFT JOIN LATERAL (SELECT x.job FROM assignment x JOIN job j ON j.num = x.job
-            WHERE x.seq = g.seq AND x.token = g.token AND NOT p_fed AND (g.kind = 'more' OR g.kind = 'success' AND j.feeds) LIMIT 1) a ON true
+            WHERE x.seq = g.seq AND x.token = g.token AND x.day = g.day AND NOT p_fed AND (g.kind = 'more' OR g.kind = 'success' AND j.feeds) LIMIT 1) a ON true
         LEFT JOIN LATERAL (SELECT d.job FROM done d
             WHERE d.day = g.day AND d.seq = g.seq AND d.token = g.token AND d.ok AND g.is_result LIMIT 1) d ON true
         LEFT JOIN LATERAL (SELECT x.job, x.retry_at FROM failure x
@@ -144,7 +146,7 @@ BEGIN
         WHEN i.num IS NULL AND c.children > 1 THEN 'is the type of several children: name one by its id' END)
     INTO ns, names, nums, faults
     FROM wanted w
-    JOIN assignment a ON a.seq = p_seqs[w.n] AND a.token = p_tokens[w.n]
+    JOIN assignment a ON a.seq = p_seqs[w.n] AND a.token = p_tokens[w.n] AND a.day = p_days[w.n]
     JOIN job own ON own.num = a.job
     LEFT JOIN LATERAL (SELECT j.num FROM job j WHERE j.id = w.target AND j.root = own.root LIMIT 1) i ON true
     CROSS JOIN LATERAL (SELECT min(j.num) AS num, count(*) AS children FROM job j JOIN job_type k ON k.id = j.type
@@ -162,8 +164,8 @@ BEGIN
     END LOOP;
     -- From here on, the targets are neither sealed nor deleted by others, and the assignments end here.
     SELECT array_agg(l.n) INTO live FROM (
-        SELECT g.n::int AS n FROM unnest(p_seqs, p_tokens) WITH ORDINALITY g (seq, token, n)
-        JOIN assignment a ON a.seq = g.seq AND a.token = g.token
+        SELECT g.n::int AS n FROM unnest(p_days, p_seqs, p_tokens) WITH ORDINALITY g (day, seq, token, n)
+        JOIN assignment a ON a.seq = g.seq AND a.token = g.token AND a.day = g.day
         WHERE EXISTS (SELECT FROM job j WHERE j.num = a.job) ORDER BY g.n FOR UPDATE OF a) l;
     SELECT array_agg(CASE
         WHEN u.fault IS NOT NULL THEN u.fault
@@ -179,7 +181,7 @@ BEGIN
         bodies[t.n] := to_json(format('the result was refused: the target %s %s', to_json(t.name), t.error))::text;
     END LOOP;
     FOR t IN
-        SELECT p_days[a.n] AS day, array_agg(r.num ORDER BY a.o) AS jobs, array_agg(j.type ORDER BY a.o) AS types,
+        SELECT j.day, array_agg(r.num ORDER BY a.o) AS jobs, array_agg(j.type ORDER BY a.o) AS types,
             array_agg(a.payload ORDER BY a.o) AS payloads, array_agg(a.dedupe ORDER BY a.o) AS dedupes,
             array_agg(a.key ORDER BY a.o) AS keys, array_agg(a.priority ORDER BY a.o) AS priorities,
             array_agg('{}'::text) AS metas, count(a.dedupe) > 0 AS has_dedupes, count(a.key) > 0 AS has_keys

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use hostler_jobs::store::{Store, StoreSettings};
+use hostler_jobs::store::{Settlement, Store, StoreSettings};
+use hostler_jobs::types::{SettledStatus, Success};
 use hostler_postgres::{Database, Options};
 use serde_json::json;
 
+use crate::extras::adding;
 use crate::postgres::Postgres;
 use crate::rules::{store_count, store_sql};
-use crate::{claim, payloads, store, tree};
+use crate::{accepted, claim, payloads, raw, store, tree};
 
 /// Makes a store whose statements have to end within a deadline.
 async fn hasty(deadline: Duration) -> Store {
@@ -28,4 +30,23 @@ async fn items_of_deleted_jobs_do_not_block_their_type() {
     store_sql(&store, dead).await;
     assert_eq!(payloads(&claim(&store, "a", 1).await), [json!(1)]);
     assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.ready").await, 0);
+}
+
+#[tokio::test]
+async fn an_assignment_id_with_another_day_is_stale() {
+    let store = store().await;
+    let root = json!({"type": "a", "items": [{"payload": 1}], "children": [{"type": "b", "feed": {"payload": "$"}}]});
+    let created = store.create(tree(&root), None).await.unwrap();
+    let given = claim(&store, "a", 1).await.remove(0);
+    let (day, rest) = given.assignment_id.strip_prefix("a-").unwrap().split_once('-').unwrap();
+    let day = i64::from_str_radix(day, 16).unwrap();
+    for other in [day - 1, day + 1, 7] {
+        let id = format!("a-{other:x}-{rest}");
+        assert_eq!(store.succeed(&id, raw(&json!(1))).await.unwrap(), Settlement::Stale, "{other}");
+        let more = Success { assignment_id: id, ..adding(&given, &json!([{"target": "b", "items": [{"payload": 1}]}]), &[]) };
+        assert_eq!(store.settle(vec![more], Vec::new()).await.unwrap()[0].status, SettledStatus::Stale, "{other}");
+    }
+    assert_eq!(store.status(&created.id).await.unwrap().children[0].added, 0);
+    accepted(store.succeed(&given.assignment_id, raw(&json!(1))).await.unwrap());
+    assert_eq!(payloads(&claim(&store, "b", 9).await), [json!(1)]);
 }
