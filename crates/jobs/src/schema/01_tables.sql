@@ -15,6 +15,8 @@ CREATE TABLE hostler_jobs.job (
     max_failures int NOT NULL,
     final_stage boolean NOT NULL,
     sealed boolean NOT NULL,
+    -- Whether the completion of its parent sealed it: then it opens again with its parent.
+    sealed_by_fold boolean NOT NULL DEFAULT false,
     complete boolean NOT NULL DEFAULT false,
     -- Whether a child has a feed.
     feeds boolean NOT NULL,

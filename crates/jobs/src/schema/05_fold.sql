@@ -63,7 +63,7 @@ BEGIN
         looked := looked + cardinality(touched);
         seals := ARRAY(SELECT c.num FROM job c WHERE c.num = ANY (touched) AND NOT c.sealed
             AND (SELECT p.complete FROM job p WHERE p.num = c.parent) ORDER BY c.num FOR UPDATE OF c SKIP LOCKED);
-        UPDATE job SET sealed = true WHERE num = ANY (seals);
+        UPDATE job SET sealed = true, sealed_by_fold = true WHERE num = ANY (seals);
         INSERT INTO delta (job, added, ok, failed)
         SELECT c.num, 0, 0, 0 FROM job c WHERE c.num = ANY (touched) AND NOT c.sealed
             AND (SELECT p.complete FROM job p WHERE p.num = c.parent);
@@ -155,9 +155,9 @@ BEGIN
     RETURN true;
 END $$;
 
--- Makes the failed items of a job pending again, with all their attempts anew. Opens the job, the jobs that it feeds, and the
--- tree. Returns the number of items, null if there is no such job.
--- Locks: the advisory lock; the job's row; the serialize keys, in order; rows of `ready` and `later` of the keys' heads.
+-- Makes the failed items of a job pending again, with all their attempts anew. Opens the job, the jobs below that it feeds or that
+-- its completion sealed, and the tree. Returns the number of items, null if there is no such job.
+-- Locks: the advisory lock; the job's row and, at the end, those of the jobs below and of the root; the serialize keys, in order; rows of `ready` and `later` of the keys' heads.
 CREATE FUNCTION hostler_jobs.retry_job(p_job text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
@@ -203,17 +203,20 @@ BEGIN
                 UNION ALL SELECT FROM assignment a WHERE a.seq = w.seq) live
             WHERE w.key = k);
     END IF;
-    WITH RECURSIVE fed AS (
-        SELECT num, complete FROM job WHERE num = j.num
+    -- The results that are still to come may add items to the jobs below.
+    WITH RECURSIVE again AS (
+        SELECT num, complete, sealed FROM job WHERE num = j.num
         UNION ALL
-        SELECT c.num, c.complete FROM fed JOIN job c ON c.parent = fed.num WHERE c.feed IS NOT NULL
+        SELECT c.num, c.complete, c.sealed AND NOT c.sealed_by_fold FROM again JOIN job c ON c.parent = again.num
+        WHERE c.feed IS NOT NULL OR c.sealed_by_fold
     ), opened AS (
-        UPDATE job SET complete = false, completed_at = NULL, failed = failed - CASE WHEN job.num = j.num THEN cardinality(seqs) ELSE 0 END
-        FROM fed WHERE job.num = fed.num RETURNING fed.complete
+        UPDATE job SET complete = false, completed_at = NULL, sealed = again.sealed, sealed_by_fold = job.sealed_by_fold AND again.sealed,
+            failed = failed - CASE WHEN job.num = j.num THEN cardinality(seqs) ELSE 0 END
+        FROM again WHERE job.num = again.num RETURNING again.complete
     )
     SELECT count(*) FILTER (WHERE complete) INTO reopened FROM opened;
     UPDATE job SET open_jobs = open_jobs + reopened, tree_completed_at = NULL WHERE num = j.root;
-    -- The fed children are looked at again once this job is complete.
+    -- The jobs below are looked at again once this job is complete.
     INSERT INTO delta (job, added, ok, failed) VALUES (j.num, 0, 0, 0);
     RETURN cardinality(seqs);
 END $$;

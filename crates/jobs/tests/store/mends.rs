@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::extras::adding;
 use crate::postgres::Postgres;
 use crate::rules::{store_count, store_sql};
-use crate::{accepted, claim, payloads, raw, store, tree};
+use crate::{accepted, claim, payloads, raw, store, succeed_all, tree};
 
 /// Makes a store whose statements have to end within a deadline.
 async fn hasty(deadline: Duration) -> Store {
@@ -49,4 +49,31 @@ async fn an_assignment_id_with_another_day_is_stale() {
     assert_eq!(store.status(&created.id).await.unwrap().children[0].added, 0);
     accepted(store.succeed(&given.assignment_id, raw(&json!(1))).await.unwrap());
     assert_eq!(payloads(&claim(&store, "b", 9).await), [json!(1)]);
+}
+
+#[tokio::test]
+async fn a_retried_item_may_add_items_to_jobs_that_its_completion_sealed() {
+    let store = store().await;
+    let root = json!({"type": "a", "sealed": true, "items": [{"payload": 1}], "children": [
+        {"type": "b", "children": [{"type": "c"}]}, {"type": "d", "sealed": true}]});
+    let created = store.create(tree(&root), None).await.unwrap();
+    let given = claim(&store, "a", 1).await.remove(0);
+    accepted(store.fail(&given.assignment_id, raw(&json!("no")), None).await.unwrap());
+    assert!(store.status(&created.id).await.unwrap().tree_complete);
+    assert_eq!(store.retry(&created.id).await.unwrap(), 1);
+    let status = store.status(&created.id).await.unwrap();
+    assert!(status.sealed && !status.complete && !status.tree_complete);
+    let (below, other) = (&status.children[0], &status.children[1]);
+    assert!(!below.sealed && !below.complete && !below.children[0].sealed && !below.children[0].complete);
+    assert!(other.sealed && other.complete, "sealed by the client");
+    let given = claim(&store, "a", 1).await.remove(0);
+    let added = json!([{"target": "b", "items": [{"payload": 2}]}]);
+    let settled = store.settle(vec![adding(&given, &added, &[])], Vec::new()).await.unwrap();
+    assert_eq!(settled[0].status, SettledStatus::Ok);
+    let status = store.status(&created.id).await.unwrap();
+    assert!(status.complete && status.succeeded == 1 && !status.tree_complete);
+    succeed_all(&store, &claim(&store, "b", 9).await).await;
+    let status = store.status(&created.id).await.unwrap();
+    assert!(status.tree_complete && status.children[0].children[0].complete);
+    assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.job WHERE open_jobs <> 0 OR NOT complete").await, 0);
 }
