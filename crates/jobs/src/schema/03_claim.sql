@@ -117,21 +117,37 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 $$;
 
 -- Gives items back without a failure, to be claimed after `p_delay` seconds. Returns those that were alive.
--- Locks: rows of `assignment`, in the order of `p_seqs`, which the caller sorts.
+-- Locks: rows of `assignment`, in the order of `p_seqs`, which the caller sorts; then those of the serialize keys, in order.
 CREATE FUNCTION hostler_jobs.release(p_seqs bigint[], p_tokens bigint[], p_delay float8) RETURNS TABLE (seq bigint, token bigint)
-LANGUAGE sql SET search_path = hostler_jobs, pg_temp
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := CASE WHEN p_delay > 0 THEN clock_timestamp() + make_interval(secs => p_delay) END;
+    given bigint[];
+    tokens bigint[];
+    keys text[];
+    key_seqs bigint[];
+    key_fails int[];
+BEGIN
     WITH back AS (
         DELETE FROM assignment a USING unnest(p_seqs, p_tokens) g (seq, token)
         WHERE a.seq = g.seq AND a.token = g.token AND EXISTS (SELECT FROM job j WHERE j.num = a.job)
         RETURNING a.*
     ), line AS (
         INSERT INTO ready (type, priority, seq, day, job, fails, key)
-        SELECT b.type, b.priority, b.seq, b.day, b.job, b.fails, b.key FROM back b WHERE p_delay <= 0
+        SELECT b.type, b.priority, b.seq, b.day, b.job, b.fails, b.key FROM back b WHERE b.key IS NULL AND moment IS NULL
     ), wait AS (
         INSERT INTO later (seq, due, type, priority, day, job, fails, key)
-        SELECT b.seq, clock_timestamp() + make_interval(secs => p_delay), b.type, b.priority, b.day, b.job, b.fails, b.key
-        FROM back b WHERE p_delay > 0
+        SELECT b.seq, moment, b.type, b.priority, b.day, b.job, b.fails, b.key FROM back b WHERE b.key IS NULL AND moment IS NOT NULL
     )
-    SELECT b.seq, b.token FROM back b
-$$;
+    SELECT array_agg(b.seq), array_agg(b.token), array_agg(b.key ORDER BY b.seq) FILTER (WHERE b.key IS NOT NULL),
+        array_agg(b.seq ORDER BY b.seq) FILTER (WHERE b.key IS NOT NULL),
+        array_agg(b.fails ORDER BY b.seq) FILTER (WHERE b.key IS NOT NULL)
+    INTO given, tokens, keys, key_seqs, key_fails FROM back b;
+    IF keys IS NOT NULL THEN
+        PERFORM lock_keys(keys);
+        PERFORM put_back(keys, key_seqs, key_fails, array_fill(moment, ARRAY[cardinality(keys)]));
+    END IF;
+    RETURN QUERY SELECT u.seq, u.token FROM unnest(given, tokens) u (seq, token);
+END $$;

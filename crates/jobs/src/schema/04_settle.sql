@@ -1,23 +1,40 @@
 -- Settling: results, failures, missed heartbeats.
 
--- Passes serialize keys on: the items given have ended, the next of each key becomes ready.
--- Locks: the rows of the keys, in the order of keys.
+-- Passes serialize keys on: the items given have ended, the next of each key gets in line. The caller has locked the keys.
 CREATE FUNCTION hostler_jobs.pass_on(p_keys text[], p_seqs bigint[]) RETURNS void
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    PERFORM FROM serial_key k WHERE k.key = ANY (p_keys) ORDER BY k.key FOR UPDATE;
     WITH gone AS (
         DELETE FROM waiting w USING unnest(p_keys, p_seqs) e (key, seq) WHERE w.key = e.key AND w.seq = e.seq
         RETURNING w.key, w.seq
-    ), next AS (
-        SELECT g.key AS ended, n.* FROM gone g LEFT JOIN LATERAL (
+    ), next AS MATERIALIZED (
+        SELECT g.key AS ended, n.*, n.due > clock_timestamp() AS is_late FROM gone g LEFT JOIN LATERAL (
             SELECT w.* FROM waiting w WHERE w.key = g.key AND w.seq <> g.seq ORDER BY w.key, w.seq LIMIT 1) n ON true
     ), first AS (
-        INSERT INTO ready (type, priority, seq, day, job, key)
-        SELECT n.type, n.priority, n.seq, n.day, n.job, n.key FROM next n WHERE n.seq IS NOT NULL
+        INSERT INTO ready (type, priority, seq, day, job, fails, key)
+        SELECT n.type, n.priority, n.seq, n.day, n.job, n.fails, n.key FROM next n WHERE n.seq IS NOT NULL AND n.is_late IS NOT TRUE
+    ), wait AS (
+        INSERT INTO later (seq, due, type, priority, day, job, fails, key)
+        SELECT n.seq, n.due, n.type, n.priority, n.day, n.job, n.fails, n.key FROM next n WHERE n.is_late
     )
     DELETE FROM serial_key k USING next n WHERE n.seq IS NULL AND k.key = n.ended;
+END $$;
+
+-- Puts the items of keys, whose assignments have ended, back in line, or older ones that were retried meanwhile. The caller has
+-- locked the keys.
+CREATE FUNCTION hostler_jobs.put_back(p_keys text[], p_seqs bigint[], p_fails int[], p_dues timestamptz[]) RETURNS void
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    keys text[];
+BEGIN
+    WITH back AS (
+        UPDATE waiting w SET fails = e.fails, due = e.due FROM unnest(p_keys, p_seqs, p_fails, p_dues) e (key, seq, fails, due)
+        WHERE w.key = e.key AND w.seq = e.seq RETURNING w.key
+    )
+    SELECT array_agg(b.key) INTO keys FROM back b;
+    PERFORM line_up(keys);
 END $$;
 
 -- Ends assignments. The arrays have an entry for each; the caller sorts them by `p_seqs`. An entry whose day is not the
@@ -28,7 +45,7 @@ END $$;
 -- failures, from 1). `p_fed`: whether the items of the children's feeds are given; otherwise results that feed children, and those
 -- with more, are left as they are, with status 3. `p_feed_items` holds positions. `p_age`: only assignments without a heartbeat for so many seconds.
 -- Status: 1 accepted, now or before; 2 stale; 3 see above. A failure by missed heartbeats is never accepted as the worker's own.
--- Locks: rows of `assignment` in the order given; then those of `pass_on`. Inserts everywhere else.
+-- Locks: rows of `assignment` in the order given; then those of their serialize keys, in order. Inserts everywhere else.
 CREATE FUNCTION hostler_jobs.settle(
     p_days int[], p_seqs bigint[], p_tokens bigint[], p_kinds text[], p_bodies text[], p_delays float8[], p_jitters float8[],
     p_ceilings float8[], p_fed boolean, p_feed_items int[], p_feed_jobs bigint[], p_feed_payloads text[], p_age float8)
@@ -41,6 +58,10 @@ DECLARE
     retries timestamptz[];
     keys text[];
     key_seqs bigint[];
+    back_keys text[];
+    back_seqs bigint[];
+    back_fails int[];
+    back_dues timestamptz[];
 BEGIN
     WITH gone AS (
         DELETE FROM assignment a
@@ -64,17 +85,21 @@ BEGIN
         SELECT day, seq, token, job, kind, body::json, worker, retry_at FROM kept WHERE NOT ok
     ), into_later AS (
         INSERT INTO later (seq, due, type, priority, day, job, fails, key)
-        SELECT seq, retry_at, type, priority, day, job, fails, key FROM kept WHERE NOT final AND delay > 0
+        SELECT seq, retry_at, type, priority, day, job, fails, key FROM kept WHERE NOT final AND delay > 0 AND key IS NULL
     ), into_ready AS (
         INSERT INTO ready (type, priority, seq, day, job, fails, key)
-        SELECT type, priority, seq, day, job, fails, key FROM kept WHERE NOT final AND delay <= 0
+        SELECT type, priority, seq, day, job, fails, key FROM kept WHERE NOT final AND delay <= 0 AND key IS NULL
     ), into_delta AS (
         INSERT INTO delta (job, added, ok, failed)
         SELECT job, 0, count(*) FILTER (WHERE ok), count(*) FILTER (WHERE NOT ok) FROM kept WHERE final GROUP BY job
     )
     SELECT array_agg(n), array_agg(kept.retry_at), array_agg(key ORDER BY key) FILTER (WHERE final AND key IS NOT NULL),
-        array_agg(seq ORDER BY key) FILTER (WHERE final AND key IS NOT NULL)
-    INTO ended, retries, keys, key_seqs FROM kept;
+        array_agg(seq ORDER BY key) FILTER (WHERE final AND key IS NOT NULL),
+        array_agg(key ORDER BY seq) FILTER (WHERE NOT final AND key IS NOT NULL),
+        array_agg(seq ORDER BY seq) FILTER (WHERE NOT final AND key IS NOT NULL),
+        array_agg(fails ORDER BY seq) FILTER (WHERE NOT final AND key IS NOT NULL),
+        array_agg(CASE WHEN delay > 0 THEN kept.retry_at END ORDER BY seq) FILTER (WHERE NOT final AND key IS NOT NULL)
+    INTO ended, retries, keys, key_seqs, back_keys, back_seqs, back_fails, back_dues FROM kept;
     IF cardinality(p_feed_items) > 0 AND ended IS NOT NULL THEN
         -- The child's row is not locked: it cannot be complete before this transaction's change of its parent is folded in.
         WITH fed AS MATERIALIZED (
@@ -88,8 +113,14 @@ BEGIN
         )
         INSERT INTO delta (job, added, ok, failed) SELECT f.num, count(*), 0, 0 FROM fed f GROUP BY f.num;
     END IF;
+    IF keys IS NOT NULL OR back_keys IS NOT NULL THEN
+        PERFORM lock_keys(keys || back_keys);
+    END IF;
     IF keys IS NOT NULL THEN
         PERFORM pass_on(keys, key_seqs);
+    END IF;
+    IF back_keys IS NOT NULL THEN
+        PERFORM put_back(back_keys, back_seqs, back_fails, back_dues);
     END IF;
     RETURN QUERY SELECT u.n, 1::smallint, rfc3339(u.at), NULL::bigint FROM unnest(ended, retries) u (n, at);
     IF coalesce(cardinality(ended), 0) < cardinality(p_seqs) THEN

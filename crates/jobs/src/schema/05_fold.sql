@@ -186,22 +186,11 @@ BEGIN
         INSERT INTO serial_key AS s (key) SELECT k FROM unnest(keys) k ORDER BY k COLLATE "C"
         ON CONFLICT (key) DO UPDATE SET key = excluded.key;
         -- A head that no worker has makes way for an older item.
-        DELETE FROM ready r USING unnest(keys) k CROSS JOIN LATERAL (
-            SELECT w.* FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) h
-        WHERE r.type = h.type AND r.priority = h.priority AND r.seq = h.seq AND h.seq > (SELECT min(i.seq) FROM unnest(seqs) s
-            JOIN item i ON i.day = j.day AND i.seq = s WHERE i.serialize_key = k);
+        PERFORM take_aside(keys);
         INSERT INTO waiting (key, seq, type, priority, day, job)
         SELECT i.serialize_key, i.seq, j.type, i.priority, i.day, i.job
         FROM unnest(seqs) s JOIN item i ON i.day = j.day AND i.seq = s WHERE i.serialize_key IS NOT NULL;
-        -- A key whose head is nowhere needs one: the oldest.
-        INSERT INTO ready (type, priority, seq, day, job, key)
-        SELECT h.type, h.priority, h.seq, h.day, h.job, h.key FROM unnest(keys) k CROSS JOIN LATERAL (
-            SELECT w.* FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) h
-        WHERE NOT EXISTS (SELECT FROM waiting w CROSS JOIN LATERAL (
-                SELECT FROM ready r WHERE r.type = w.type AND r.priority = w.priority AND r.seq = w.seq
-                UNION ALL SELECT FROM later l WHERE l.seq = w.seq
-                UNION ALL SELECT FROM assignment a WHERE a.seq = w.seq) live
-            WHERE w.key = k);
+        PERFORM line_up(idle_keys(keys));
     END IF;
     -- The results that are still to come may add items to the jobs below.
     WITH RECURSIVE again AS (

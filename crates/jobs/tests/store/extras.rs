@@ -29,7 +29,7 @@ fn final_failure(given: &Assigned) -> Failure {
 }
 
 /// Lets all assignments miss three heartbeats, and sweeps.
-async fn expire_all(store: &Store) {
+pub async fn expire_all(store: &Store) {
     store_sql(store, "UPDATE hostler_jobs.assignment SET beat_at = beat_at - interval '4 minutes'").await;
     assert_eq!(store.expire().await.unwrap(), 1);
 }

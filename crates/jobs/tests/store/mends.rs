@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use hostler_jobs::store::{Settlement, Store, StoreSettings};
-use hostler_jobs::types::{SettledStatus, Success};
+use hostler_jobs::types::{Assigned, SettledStatus, Success};
 use hostler_postgres::{Database, Options};
 use serde_json::json;
 
-use crate::extras::adding;
+use crate::extras::{adding, expire_all};
 use crate::postgres::Postgres;
 use crate::rules::{store_count, store_sql};
 use crate::{accepted, claim, payloads, raw, store, succeed_all, tree};
@@ -76,4 +76,75 @@ async fn a_retried_item_may_add_items_to_jobs_that_its_completion_sealed() {
     let status = store.status(&created.id).await.unwrap();
     assert!(status.tree_complete && status.children[0].children[0].complete);
     assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.job WHERE open_jobs <> 0 OR NOT complete").await, 0);
+}
+
+/// Makes three items of a key, of which the first has failed for good, and the second is a worker's.
+async fn second_of_a_key(store: &Store) -> (String, Assigned) {
+    let first = json!({"type": "a", "items": [{"payload": 1, "serialize_key": "k"}]});
+    let first = store.create(tree(&first), None).await.unwrap().id;
+    let others = json!({"type": "a", "max_failures_per_item": 1, "items": [2, 3].map(|n| json!({"payload": n, "serialize_key": "k"}))});
+    store.create(tree(&others), None).await.unwrap();
+    let given = claim(store, "a", 1).await.remove(0);
+    accepted(store.fail(&given.assignment_id, raw(&json!("no")), None).await.unwrap());
+    (first, claim(store, "a", 1).await.remove(0))
+}
+
+#[tokio::test]
+async fn a_retried_item_comes_before_a_later_one_that_waits_for_its_time() {
+    let store = store().await;
+    let (first, second) = second_of_a_key(&store).await;
+    let wait = Some(Duration::from_secs(99));
+    accepted(store.fail(&second.assignment_id, raw(&json!("no")), wait).await.unwrap());
+    assert_eq!(store.retry(&first).await.unwrap(), 1);
+    let retried = claim(&store, "a", 9).await;
+    assert_eq!(payloads(&retried), [json!(1)]);
+    store_sql(&store, "UPDATE hostler_jobs.later SET due = now()").await;
+    store.promote().await.unwrap();
+    assert!(claim(&store, "a", 9).await.is_empty());
+    succeed_all(&store, &retried).await;
+    assert!(claim(&store, "a", 9).await.is_empty(), "its time has not come");
+    store_sql(&store, "UPDATE hostler_jobs.later SET due = now()").await;
+    store.promote().await.unwrap();
+    let again = claim(&store, "a", 9).await.remove(0);
+    assert_eq!((again.item.id.as_str(), again.item.failures.len()), (second.item.id.as_str(), 1));
+    assert_eq!(accepted(store.fail(&again.assignment_id, raw(&json!("no")), wait).await.unwrap()), None, "the last attempt");
+    assert_eq!(payloads(&claim(&store, "a", 9).await), [json!(3)]);
+}
+
+#[tokio::test]
+async fn a_retried_item_comes_before_a_later_one_that_is_given_back() {
+    for way in ["release", "release later", "fail", "expire", "success"] {
+        let store = store().await;
+        let (first, second) = second_of_a_key(&store).await;
+        assert_eq!(store.retry(&first).await.unwrap(), 1);
+        assert!(claim(&store, "a", 9).await.is_empty(), "{way}");
+        let ids = std::slice::from_ref(&second.assignment_id);
+        match way {
+            "release" => assert!(store.release(ids).await.unwrap().is_empty()),
+            "release later" => assert!(store.release_after(ids, Duration::from_millis(1)).await.unwrap().is_empty()),
+            "fail" => drop(accepted(store.fail(&ids[0], raw(&json!("no")), Some(Duration::ZERO)).await.unwrap())),
+            "expire" => expire_all(&store).await,
+            _ => succeed_all(&store, std::slice::from_ref(&second)).await,
+        }
+        let order: &[u32] = if way == "success" { &[1, 3] } else { &[1, 2, 3] };
+        for n in order {
+            store_sql(&store, "UPDATE hostler_jobs.later SET due = now()").await;
+            store.promote().await.unwrap();
+            let given = claim(&store, "a", 9).await;
+            assert_eq!(payloads(&given), [json!(n)], "{way}");
+            succeed_all(&store, &given).await;
+        }
+        assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.serial_key").await, 0, "{way}");
+    }
+}
+
+#[tokio::test]
+async fn deletion_keeps_a_key_whose_older_item_was_retried() {
+    let store = store().await;
+    let (first, second) = second_of_a_key(&store).await;
+    assert_eq!(store.retry(&first).await.unwrap(), 1);
+    store.delete(&first).await.unwrap();
+    assert!(claim(&store, "a", 9).await.is_empty(), "a worker has the second");
+    succeed_all(&store, &[second]).await;
+    assert_eq!(payloads(&claim(&store, "a", 9).await), [json!(3)]);
 }
