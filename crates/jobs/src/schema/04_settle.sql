@@ -145,7 +145,7 @@ END $$;
 -- one child of the item's job. All items of these results are added before jobs are sealed. A result with a target that is
 -- unknown, or that is sealed and gets items, becomes a failure that says so, and nothing of it is added.
 -- Locks: rows of jobs in order, against sealing and deletion (KEY SHARE) or against adders (UPDATE); rows of `assignment` in the
--- order given; those of `add_rows` and `settle`.
+-- order given; the rows of the serialize keys of items that are added or end, in order; those of `add_rows` and `settle`.
 CREATE FUNCTION hostler_jobs.settle_more(
     p_days int[], p_seqs bigint[], p_tokens bigint[], p_kinds text[], p_bodies text[], p_delays float8[], p_jitters float8[],
     p_ceilings float8[], p_feed_items int[], p_feed_jobs bigint[], p_feed_payloads text[],
@@ -211,6 +211,16 @@ BEGIN
         kinds[t.n] := 'refused';
         bodies[t.n] := to_json(format('the result was refused: the target %s %s', to_json(t.name), t.error))::text;
     END LOOP;
+    -- The keys of the items that are added and of those that end, in one order.
+    IF EXISTS (SELECT FROM unnest(p_keys) k WHERE k IS NOT NULL) THEN
+        INSERT INTO serial_key AS s (key)
+        SELECT DISTINCT u.k COLLATE "C" FROM (
+            SELECT a.key FROM unnest(p_add_ns, p_keys) a (n, key) WHERE a.n = ANY (live) AND kinds[a.n] <> 'refused'
+            UNION ALL
+            SELECT a.key FROM unnest(live) l JOIN assignment a ON a.seq = p_seqs[l]) u (k)
+        WHERE u.k IS NOT NULL ORDER BY u.k COLLATE "C"
+        ON CONFLICT (key) DO UPDATE SET key = excluded.key;
+    END IF;
     FOR t IN
         SELECT j.day, array_agg(r.num ORDER BY a.o) AS jobs, array_agg(j.type ORDER BY a.o) AS types,
             array_agg(a.payload ORDER BY a.o) AS payloads, array_agg(a.dedupe ORDER BY a.o) AS dedupes,

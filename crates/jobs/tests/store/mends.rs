@@ -148,3 +148,29 @@ async fn deletion_keeps_a_key_whose_older_item_was_retried() {
     succeed_all(&store, &[second]).await;
     assert_eq!(payloads(&claim(&store, "a", 9).await), [json!(3)]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn results_that_add_items_of_each_others_keys_do_not_deadlock() {
+    let store = store().await;
+    // Without a detector, a deadlock lasts.
+    store_sql(&store, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''60s''', current_database()); END $$").await;
+    let database: String = store.database().client().await.unwrap().query("SELECT current_database()::text", &[]).await.unwrap()[0].get(0);
+    let store = crate::connect(&Postgres::shared().url(&database), store.settings().clone());
+    for _ in 0..20 {
+        let items = json!(["k", "l"].map(|key| json!({"payload": key, "serialize_key": key})));
+        store.create(tree(&json!({"type": "a", "items": items, "children": [{"type": "b"}]})), None).await.unwrap();
+        let given = claim(&store, "a", 9).await;
+        let settles = given.iter().map(|one| {
+            let other = if one.item.serialize_key.as_deref() == Some("k") { "l" } else { "k" };
+            let added = json!([{"target": "b", "items": [{"payload": 1, "serialize_key": other}]}]);
+            let (store, success) = (store.clone(), adding(one, &added, &[]));
+            tokio::spawn(async move { store.settle(vec![success], Vec::new()).await.unwrap() })
+        });
+        let settles: Vec<_> = settles.collect();
+        for settle in settles {
+            let ended = tokio::time::timeout(Duration::from_secs(4), settle).await.expect("a deadlock").unwrap();
+            assert_eq!(ended[0].status, SettledStatus::Ok);
+        }
+        succeed_all(&store, &claim(&store, "b", 9).await).await;
+    }
+}
