@@ -17,9 +17,19 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
     SELECT gen_random_uuid()::text, c.num, c.id, c.callback FROM closed c WHERE c.open_jobs = 0 AND c.callback IS NOT NULL
 $$;
 
+-- Takes the lock of folding. Returns false if others hold it for half a second: they queue, so that no sweep starves.
+CREATE FUNCTION hostler_jobs.lock_fold() RETURNS boolean
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp SET lock_timeout = '500ms' AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(7236837, 1);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
 -- Adds the deltas of all jobs, or of some, to the jobs' counters, then completes what is complete: a job whose parent is complete
 -- is sealed; one that is sealed and has nothing pending is complete, and its children are looked at in turn.
--- Returns the number of jobs looked at; 0 as well if another fold runs and `p_wait` is false.
+-- Returns the number of jobs looked at; 0 as well if the lock is taken: for half a second if `p_wait`.
 -- Locks: the advisory lock; rows of `job`. Whoever holds a child against sealing is not waited for: the next fold tries again.
 --
 -- Completion is decided in a statement after the one that read the deltas, by its own snapshot. A job that is sealed in it has no
@@ -39,9 +49,7 @@ DECLARE
     roots bigint[];
     looked int := 0;
 BEGIN
-    IF p_wait THEN
-        PERFORM pg_advisory_xact_lock(7236837, 1);
-    ELSIF NOT pg_try_advisory_xact_lock(7236837, 1) THEN
+    IF NOT CASE WHEN p_wait THEN lock_fold() ELSE pg_try_advisory_xact_lock(7236837, 1) END THEN
         RETURN 0;
     END IF;
     IF p_jobs IS NULL THEN

@@ -1,6 +1,6 @@
 -- Reads, reaping, and views for people.
 
--- Folds the tree that a job is in, if it has deltas. Returns the numbers of the tree's jobs.
+-- Folds the tree that a job is in, if it has deltas and nobody holds the lock of folding. Returns the numbers of the tree's jobs.
 CREATE FUNCTION hostler_jobs.fold_tree(p_job text) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp AS $$
 DECLARE
@@ -8,15 +8,16 @@ DECLARE
 BEGIN
     nums := ARRAY(SELECT t.num FROM job j JOIN job t ON t.root = j.root WHERE j.id = p_job);
     IF EXISTS (SELECT FROM delta d WHERE d.job = ANY (nums)) THEN
-        PERFORM fold(nums, true);
+        PERFORM fold(nums, false);
     END IF;
     RETURN nums;
 END $$;
 
--- All jobs of the tree that a job is in, in the order of creation; folds the tree first, so that a caller sees its own writes.
+-- All jobs of the tree that a job is in, in the order of creation. Folds the tree first. If another holds the lock of folding, the
+-- counters have what is to be folded in, so that a caller sees its own writes; `behind`: the job is to be complete.
 CREATE FUNCTION hostler_jobs.tree(p_job text)
 RETURNS TABLE (num bigint, id text, parent bigint, type text, sealed boolean, complete boolean, final_stage boolean,
-    added bigint, ok bigint, failed bigint, assigned bigint, tree_complete boolean)
+    added bigint, ok bigint, failed bigint, assigned bigint, tree_complete boolean, behind boolean)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -24,10 +25,14 @@ DECLARE
 BEGIN
     nums := fold_tree(p_job);
     RETURN QUERY
-    WITH busy AS MATERIALIZED (SELECT a.job, count(*) AS n FROM assignment a WHERE a.job = ANY (nums) GROUP BY a.job)
-    SELECT t.num, t.id, t.parent, k.name, t.sealed, t.complete, t.final_stage, t.added, t.ok, t.failed, coalesce(b.n, 0),
-        r.tree_completed_at IS NOT NULL
+    WITH busy AS MATERIALIZED (SELECT a.job, count(*) AS n FROM assignment a WHERE a.job = ANY (nums) GROUP BY a.job),
+    fresh AS MATERIALIZED (SELECT d.job, sum(d.added) AS a, sum(d.ok) AS o, sum(d.failed) AS f FROM delta d
+        WHERE d.job = ANY (nums) GROUP BY d.job)
+    SELECT t.num, t.id, t.parent, k.name, t.sealed, t.complete, t.final_stage, t.added + coalesce(f.a, 0), t.ok + coalesce(f.o, 0),
+        t.failed + coalesce(f.f, 0), coalesce(b.n, 0), r.tree_completed_at IS NOT NULL,
+        t.sealed AND NOT t.complete AND coalesce(t.added + f.a = t.ok + f.o + t.failed + f.f, false)
     FROM job t JOIN job r ON r.num = t.root JOIN job_type k ON k.id = t.type LEFT JOIN busy b ON b.job = t.num
+        LEFT JOIN fresh f ON f.job = t.num
     WHERE t.num = ANY (nums) ORDER BY t.num;
 END $$;
 

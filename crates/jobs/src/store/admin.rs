@@ -71,7 +71,8 @@ impl Store {
         retried.map(|number| u64::try_from(number).unwrap_or_default()).ok_or_else(|| no_job(job))
     }
 
-    /// Folds counters, and completes what is complete. Returns the number of jobs looked at: 0 also if another process folds.
+    /// Folds counters, and completes what is complete. Returns the number of jobs looked at: 0 also if another process folds for
+    /// long.
     ///
     /// # Errors
     /// [`StoreError::Database`].
@@ -80,7 +81,7 @@ impl Store {
         if !some.first().is_some_and(|row| row.get(0)) {
             return Ok(0);
         }
-        self.number("SELECT hostler_jobs.fold(NULL, false)", &[]).await
+        self.number("SELECT hostler_jobs.fold(NULL, true)", &[]).await
     }
 
     /// Makes the items ready whose time has come. Returns their number.

@@ -174,3 +174,24 @@ async fn results_that_add_items_of_each_others_keys_do_not_deadlock() {
         succeed_all(&store, &claim(&store, "b", 9).await).await;
     }
 }
+
+#[tokio::test]
+async fn a_status_does_not_wait_for_the_lock_of_folding() {
+    let store = hasty(Duration::from_secs(3)).await;
+    let created = store.create(tree(&json!({"type": "a", "sealed": true, "items": [{"payload": 1}]})), None).await.unwrap();
+    succeed_all(&store, &claim(&store, "a", 1).await).await;
+    let mut other = store.database().client().await.unwrap();
+    let holder = other.transaction().await.unwrap();
+    holder.query("SELECT pg_advisory_xact_lock(7236837, 1)::text", &[]).await.unwrap();
+    let status = store.status(&created.id).await.unwrap();
+    assert_eq!((status.added, status.succeeded, status.pending, status.complete), (1, 1, 0, false));
+    assert_eq!(store.fold().await.unwrap(), 0);
+    let (folded, freed) = tokio::join!(store.fold(), async {
+        let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        while store_count(&store, waiting).await == 0 {}
+        holder.commit().await
+    });
+    freed.unwrap();
+    assert_eq!(folded.unwrap(), 1, "the sweep waits in line");
+    assert!(store.status(&created.id).await.unwrap().tree_complete);
+}
