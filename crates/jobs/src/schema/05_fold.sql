@@ -49,6 +49,10 @@ DECLARE
     roots bigint[];
     looked int := 0;
 BEGIN
+    -- An older snapshot would not see deltas that were committed before the lock was taken.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'the isolation level has to be read committed' USING ERRCODE = 'invalid_transaction_state';
+    END IF;
     IF NOT CASE WHEN p_wait THEN lock_fold() ELSE pg_try_advisory_xact_lock(7236837, 1) END THEN
         RETURN 0;
     END IF;

@@ -195,3 +195,22 @@ async fn a_status_does_not_wait_for_the_lock_of_folding() {
     assert_eq!(folded.unwrap(), 1, "the sweep waits in line");
     assert!(store.status(&created.id).await.unwrap().tree_complete);
 }
+
+#[tokio::test]
+async fn another_isolation_level_is_refused_with_the_cure() {
+    let store = store().await;
+    store_sql(
+        &store,
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$",
+    )
+    .await;
+    let name = store.database().client().await.unwrap().query("SELECT current_database()::text", &[]).await.unwrap();
+    let store = crate::connect(&Postgres::shared().url(name[0].get(0)), store.settings().clone());
+    for refused in [store.migrate().await, store.check_schema().await] {
+        let error = refused.unwrap_err();
+        assert!(error.to_string().contains("repeatable read"), "{error}");
+        assert!(error.to_string().contains("ALTER ROLE"));
+    }
+    store.create(tree(&json!({"type": "a", "sealed": true})), None).await.unwrap();
+    assert!(store.fold().await.is_err(), "completes nothing by an old snapshot");
+}
