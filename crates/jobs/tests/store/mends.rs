@@ -82,7 +82,8 @@ async fn a_retried_item_may_add_items_to_jobs_that_its_completion_sealed() {
 async fn second_of_a_key(store: &Store) -> (String, Assigned) {
     let first = json!({"type": "a", "items": [{"payload": 1, "serialize_key": "k"}]});
     let first = store.create(tree(&first), None).await.unwrap().id;
-    let others = json!({"type": "a", "max_failures_per_item": 1, "items": [2, 3].map(|n| json!({"payload": n, "serialize_key": "k"}))});
+    let items = [2, 3].map(|n| json!({"payload": n, "serialize_key": "k"}));
+    let others = json!({"type": "a", "max_failures_per_item": 1, "items": items});
     store.create(tree(&others), None).await.unwrap();
     let given = claim(store, "a", 1).await.remove(0);
     accepted(store.fail(&given.assignment_id, raw(&json!("no")), None).await.unwrap());
@@ -157,7 +158,7 @@ async fn results_that_add_items_of_each_others_keys_do_not_deadlock() {
     let database: String = store.database().client().await.unwrap().query("SELECT current_database()::text", &[]).await.unwrap()[0].get(0);
     let store = crate::connect(&Postgres::shared().url(&database), store.settings().clone());
     for _ in 0..20 {
-        let items = json!(["k", "l"].map(|key| json!({"payload": key, "serialize_key": key})));
+        let items = ["k", "l"].map(|key| json!({"payload": key, "serialize_key": key}));
         store.create(tree(&json!({"type": "a", "items": items, "children": [{"type": "b"}]})), None).await.unwrap();
         let given = claim(&store, "a", 9).await;
         let settles = given.iter().map(|one| {
