@@ -27,8 +27,8 @@ pub async fn run(store: Store, wake: impl Fn(), cancel: CancellationToken) {
         repeat("promote", PROMOTE, &store, &cancel, || waking(promote.promote(), &wake)),
         repeat("expire", expiry, &store, &cancel, || waking(expire.expire(), &wake)),
         repeat("reap", REAP, &store, &cancel, || async {
-            reap.partitions().await?;
-            reap.reap().await
+            let (made, reaped) = (reap.partitions().await, reap.reap().await);
+            made.and(reaped)
         }),
     );
 }

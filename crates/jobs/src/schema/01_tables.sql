@@ -177,6 +177,11 @@ CREATE TABLE hostler_jobs.delta (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX delta_job ON hostler_jobs.delta (job);
 
+-- Jobs that were deleted, as long as other tables may have rows of them.
+CREATE TABLE hostler_jobs.remains (
+    job bigint PRIMARY KEY
+);
+
 -- Callbacks of trees that are complete.
 CREATE TABLE hostler_jobs.outbox (
     id text PRIMARY KEY,

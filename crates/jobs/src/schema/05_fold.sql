@@ -94,20 +94,15 @@ BEGIN
     RETURN looked;
 END $$;
 
--- Deletes a job and those below it. Returns whether there was such a job. Rows of `ready` and `later` without a serialize key
--- stay: claims and promotions drop them. Items, results and failures stay until their day is dropped; nobody sees them.
--- Locks: the advisory lock; the jobs' rows, in order, against adders and sealing; rows of `assignment`; the rows of the serialize
--- keys, in order; the heads of these keys wherever they are. A settlement may hold a head's assignment and wait for its key: the
--- deadlock is broken by the server, and the loser tries again.
+-- Deletes a job and those below it. Returns whether there was such a job. Their assignments are stale at once; `clear_remains`
+-- deletes them, and what else has a row of its own. Rows of `ready` and `later` without a serialize key stay: claims and promotions
+-- drop them, and folds drop deltas. Items, results and failures stay until their day is dropped; nobody sees them.
+-- Locks: the advisory lock; the jobs' rows, in order, against adders and sealing; the rows of roots.
 CREATE FUNCTION hostler_jobs.delete_job(p_job text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     nums bigint[];
-    keys text[];
-    heads bigint[];
-    found_heads int := 0;
-    part int;
     opens bigint[];
 BEGIN
     PERFORM pg_advisory_xact_lock(7236837, 1);
@@ -121,43 +116,7 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM FROM job WHERE num = ANY (nums) ORDER BY num FOR UPDATE;
-    keys := ARRAY(SELECT DISTINCT key FROM waiting WHERE job = ANY (nums) ORDER BY key);
-    IF cardinality(keys) > 0 THEN
-        PERFORM FROM serial_key WHERE key = ANY (keys) ORDER BY key FOR UPDATE;
-        heads := ARRAY(SELECT h.seq FROM unnest(keys) k CROSS JOIN LATERAL (
-            SELECT w.seq, w.job FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) h WHERE h.job = ANY (nums));
-        -- A head may be moving from one table to the next.
-        FOR attempt IN 1 .. 20 LOOP
-            EXIT WHEN found_heads = cardinality(heads);
-            DELETE FROM assignment WHERE seq = ANY (heads);
-            GET DIAGNOSTICS part = ROW_COUNT;
-            found_heads := found_heads + part;
-            DELETE FROM later WHERE seq = ANY (heads);
-            GET DIAGNOSTICS part = ROW_COUNT;
-            found_heads := found_heads + part;
-            DELETE FROM ready r USING (SELECT w.type, w.priority, w.seq FROM unnest(keys) k JOIN waiting w ON w.key = k
-                WHERE w.seq = ANY (heads)) h
-            WHERE r.type = h.type AND r.priority = h.priority AND r.seq = h.seq;
-            GET DIAGNOSTICS part = ROW_COUNT;
-            found_heads := found_heads + part;
-        END LOOP;
-        IF found_heads < cardinality(heads) THEN
-            RAISE EXCEPTION 'the head of a serialize key is moving' USING ERRCODE = 'serialization_failure';
-        END IF;
-        DELETE FROM waiting WHERE job = ANY (nums);
-        INSERT INTO ready (type, priority, seq, day, job, key)
-        SELECT n.type, n.priority, n.seq, n.day, n.job, n.key
-        FROM unnest(keys) k CROSS JOIN LATERAL (
-            SELECT w.* FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) n
-        WHERE NOT EXISTS (SELECT FROM ready r WHERE r.type = n.type AND r.priority = n.priority AND r.seq = n.seq)
-            AND NOT EXISTS (SELECT FROM later l WHERE l.seq = n.seq)
-            AND NOT EXISTS (SELECT FROM assignment a WHERE a.seq = n.seq);
-        DELETE FROM serial_key k WHERE k.key = ANY (keys) AND NOT EXISTS (SELECT FROM waiting w WHERE w.key = k.key);
-    END IF;
-    DELETE FROM assignment WHERE job = ANY (nums);
-    DELETE FROM delta WHERE job = ANY (nums);
-    DELETE FROM item_dedupe WHERE job = ANY (nums);
-    DELETE FROM item_id WHERE job = ANY (nums);
+    INSERT INTO remains (job) SELECT n FROM unnest(nums) n;
     DELETE FROM outbox WHERE root = ANY (nums);
     WITH gone AS (DELETE FROM job WHERE num = ANY (nums) RETURNING num, root, complete)
     SELECT array_agg(root) FILTER (WHERE NOT complete) INTO opens FROM gone;
@@ -167,10 +126,55 @@ BEGIN
     RETURN true;
 END $$;
 
--- Makes the failed items of a job pending again, with all their attempts anew. Opens the job, the jobs below that it feeds or that
--- its completion sealed, and the tree. Returns the number of items, null if there is no such job.
+-- Deletes rows of deleted jobs, up to `p_max` of each table, and passes their serialize keys on. Returns 0 if none is left.
+-- Locks: rows of `remains`, in order; of `assignment`; of serialize keys, in order; the heads of these keys in `ready` and `later`.
+CREATE FUNCTION hostler_jobs.clear_remains(p_max int) RETURNS int
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    nums bigint[];
+    keys text[];
+    seqs bigint[];
+    part int;
+    most int := 0;
+BEGIN
+    nums := ARRAY(SELECT job FROM remains ORDER BY job LIMIT 1000 FOR UPDATE);
+    IF cardinality(nums) = 0 THEN
+        RETURN 0;
+    END IF;
+    -- Before the keys, as those who end assignments do.
+    DELETE FROM assignment WHERE seq = ANY (ARRAY(SELECT a.seq FROM assignment a WHERE a.job = ANY (nums) ORDER BY a.seq LIMIT p_max));
+    GET DIAGNOSTICS part = ROW_COUNT;
+    most := greatest(most, part);
+    SELECT array_agg(w.key), array_agg(w.seq), count(*) INTO keys, seqs, part
+    FROM (SELECT x.key, x.seq FROM waiting x WHERE x.job = ANY (nums) LIMIT p_max) w;
+    most := greatest(most, part);
+    IF keys IS NOT NULL THEN
+        PERFORM lock_keys(keys);
+        PERFORM take_aside(ARRAY(SELECT DISTINCT k FROM unnest(keys) k));
+        DELETE FROM waiting w USING unnest(keys, seqs) u (key, seq) WHERE w.key = u.key AND w.seq = u.seq;
+        -- Those that were claimed since.
+        DELETE FROM assignment a WHERE a.key = ANY (keys) AND a.job = ANY (nums);
+        PERFORM line_up(idle_keys(keys));
+        DELETE FROM serial_key k WHERE k.key = ANY (keys) AND NOT EXISTS (SELECT FROM waiting w WHERE w.key = k.key);
+    END IF;
+    DELETE FROM item_dedupe WHERE ctid = ANY (ARRAY(SELECT d.ctid FROM item_dedupe d WHERE d.job = ANY (nums) LIMIT p_max));
+    GET DIAGNOSTICS part = ROW_COUNT;
+    most := greatest(most, part);
+    DELETE FROM item_id WHERE ctid = ANY (ARRAY(SELECT i.ctid FROM item_id i WHERE i.job = ANY (nums) LIMIT p_max));
+    GET DIAGNOSTICS part = ROW_COUNT;
+    most := greatest(most, part);
+    IF most < p_max THEN
+        DELETE FROM remains WHERE job = ANY (nums);
+    END IF;
+    RETURN 1;
+END $$;
+
+-- Makes up to `p_max` failed items of a job pending again, those with numbers above `p_after`, with all their attempts anew. Opens
+-- the job, the jobs below that it feeds or that its completion sealed, and the tree. Returns the number of items, null if there is
+-- no such job, and the number of the last.
 -- Locks: the advisory lock; the job's row and, at the end, those of the jobs below and of the root; the serialize keys, in order; rows of `ready` and `later` of the keys' heads.
-CREATE FUNCTION hostler_jobs.retry_job(p_job text) RETURNS bigint
+CREATE FUNCTION hostler_jobs.retry_job(p_job text, p_after bigint, p_max int, OUT retried bigint, OUT last bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -182,13 +186,16 @@ BEGIN
     PERFORM pg_advisory_xact_lock(7236837, 1);
     SELECT * INTO j FROM job WHERE id = p_job FOR UPDATE;
     IF NOT FOUND THEN
-        RETURN NULL;
+        RETURN;
     END IF;
-    WITH gone AS (DELETE FROM done WHERE job = j.num AND day = j.day AND NOT ok RETURNING seq)
-    SELECT array_agg(seq ORDER BY seq) INTO seqs FROM gone;
-    IF seqs IS NULL THEN
-        RETURN 0;
+    seqs := ARRAY(SELECT d.seq FROM done d WHERE d.job = j.num AND d.day = j.day AND NOT d.ok AND d.seq > p_after
+        ORDER BY d.job, d.seq LIMIT p_max);
+    retried := cardinality(seqs);
+    last := seqs[retried];
+    IF retried = 0 THEN
+        RETURN;
     END IF;
+    DELETE FROM done d WHERE d.day = j.day AND d.seq = ANY (seqs);
     keys := ARRAY(SELECT DISTINCT i.serialize_key FROM unnest(seqs) s JOIN item i ON i.day = j.day AND i.seq = s
         WHERE i.serialize_key IS NOT NULL ORDER BY i.serialize_key);
     INSERT INTO ready (type, priority, seq, day, job)
@@ -219,5 +226,4 @@ BEGIN
     UPDATE job SET open_jobs = open_jobs + reopened, tree_completed_at = NULL WHERE num = j.root;
     -- The jobs below are looked at again once this job is complete.
     INSERT INTO delta (job, added, ok, failed) VALUES (j.num, 0, 0, 0);
-    RETURN cardinality(seqs);
 END $$;

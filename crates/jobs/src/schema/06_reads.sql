@@ -36,31 +36,28 @@ BEGIN
     WHERE t.num = ANY (nums) ORDER BY t.num;
 END $$;
 
--- Deletes up to `p_max` trees that have been complete for `p_age` seconds and whose callback has been sent. Returns their number.
--- Locks: rows of jobs, never waiting for roots that others hold.
-CREATE FUNCTION hostler_jobs.reap(p_age float8, p_max int) RETURNS int
+-- Deletes one tree that has been complete for `p_age` seconds and whose callback has been sent, as `delete_job` does. Returns the
+-- number of trees; 0 as well if the lock of folding is taken.
+-- Locks: the advisory lock; rows of jobs.
+CREATE FUNCTION hostler_jobs.reap(p_age float8) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off AS $$
 DECLARE
-    roots bigint[];
-    nums bigint[];
+    old bigint;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(7236837, 3) THEN
+    IF NOT lock_fold() THEN
         RETURN 0;
     END IF;
-    roots := ARRAY(SELECT r.num FROM job r WHERE r.tree_completed_at < clock_timestamp() - make_interval(secs => p_age)
+    SELECT r.num INTO old FROM job r WHERE r.tree_completed_at < clock_timestamp() - make_interval(secs => p_age)
         AND NOT EXISTS (SELECT FROM outbox o WHERE o.root = r.num AND NOT o.dead)
-        ORDER BY r.tree_completed_at LIMIT p_max FOR UPDATE SKIP LOCKED);
-    IF cardinality(roots) = 0 THEN
+        ORDER BY r.tree_completed_at LIMIT 1 FOR UPDATE;
+    IF NOT FOUND THEN
         RETURN 0;
     END IF;
-    nums := ARRAY(SELECT num FROM job WHERE root = ANY (roots));
-    DELETE FROM item_dedupe WHERE job = ANY (nums);
-    DELETE FROM item_id WHERE job = ANY (nums);
-    DELETE FROM delta WHERE job = ANY (nums);
-    DELETE FROM outbox WHERE root = ANY (roots);
-    DELETE FROM job WHERE num = ANY (nums);
-    RETURN cardinality(roots);
+    DELETE FROM outbox WHERE root = old;
+    WITH gone AS (DELETE FROM job WHERE root = old RETURNING num)
+    INSERT INTO remains (job) SELECT g.num FROM gone g;
+    RETURN 1;
 END $$;
 
 -- Drops the partitions of past days of which no job is left. Returns their number. Fails by `lock_timeout` rather than hold

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hostler_jobs::store::{Settlement, Store, StoreSettings};
+use hostler_jobs::store::{Settlement, Store, StoreError, StoreSettings};
 use hostler_jobs::types::{Assigned, SettledStatus, Success};
 use hostler_postgres::{Database, Options};
 use serde_json::json;
@@ -214,4 +214,68 @@ async fn another_isolation_level_is_refused_with_the_cure() {
     }
     store.create(tree(&json!({"type": "a", "sealed": true})), None).await.unwrap();
     assert!(store.fold().await.is_err(), "completes nothing by an old snapshot");
+}
+
+#[tokio::test]
+async fn deletion_clears_all_rows_in_parts() {
+    let store = store().await;
+    let one = |n: u32| json!({"payload": n, "id": format!("i{n}"), "dedupe_key": n.to_string(), "serialize_key": format!("k{}", n % 7)});
+    let items: Vec<_> = (0..100).map(one).collect();
+    let root = json!({"type": "a", "items": items, "children": [{"type": "b"}]});
+    let created = store.create(tree(&root), None).await.unwrap();
+    let other = json!({"type": "a", "items": [{"payload": "other", "serialize_key": "k3"}]});
+    store.create(tree(&other), None).await.unwrap();
+    let given = claim(&store, "a", 4).await;
+    store_sql(&store, &format!("SELECT hostler_jobs.delete_job('{}')", created.id)).await;
+    assert!(matches!(store.status(&created.id).await, Err(StoreError::NotFound { .. })));
+    for one in &given {
+        assert_eq!(store.succeed(&one.assignment_id, raw(&json!(1))).await.unwrap(), Settlement::Stale);
+    }
+    let mut parts = 0;
+    while store_count(&store, "SELECT hostler_jobs.clear_remains(9)::bigint").await > 0 {
+        parts += 1;
+    }
+    assert!(parts > 10, "{parts}");
+    assert_eq!(payloads(&claim(&store, "a", 9).await), [json!("other")]);
+    for table in ["remains", "item_id", "item_dedupe"] {
+        assert_eq!(store_count(&store, &format!("SELECT count(*) FROM hostler_jobs.{table}")).await, 0, "{table}");
+    }
+    for table in ["assignment", "waiting", "serial_key"] {
+        assert_eq!(store_count(&store, &format!("SELECT count(*) FROM hostler_jobs.{table}")).await, 1, "{table}");
+    }
+}
+
+#[tokio::test]
+async fn a_retry_takes_items_in_parts() {
+    let store = store().await;
+    let items: Vec<_> = (0..10).map(|n| json!({"payload": n})).collect();
+    let created = store.create(tree(&json!({"type": "a", "sealed": true, "items": items})), None).await.unwrap();
+    for one in claim(&store, "a", 10).await {
+        accepted(store.fail(&one.assignment_id, raw(&json!("no")), None).await.unwrap());
+    }
+    assert!(store.status(&created.id).await.unwrap().tree_complete);
+    let mut after = 0;
+    for retried in [4, 4, 2, 0] {
+        let sql = format!("SELECT retried, last FROM hostler_jobs.retry_job('{}', {after}, 4)", created.id);
+        let rows = store.database().client().await.unwrap().query(&sql, &[]).await.unwrap();
+        assert_eq!(rows[0].get::<_, i64>(0), retried);
+        after = rows[0].get::<_, Option<i64>>(1).unwrap_or(after);
+    }
+    let status = store.status(&created.id).await.unwrap();
+    assert_eq!((status.failed, status.pending, status.tree_complete), (0, 10, false));
+    succeed_all(&store, &claim(&store, "a", 10).await).await;
+    assert!(store.status(&created.id).await.unwrap().tree_complete);
+}
+
+#[tokio::test]
+async fn a_failing_part_of_reaping_does_not_keep_the_others_from_being_done() {
+    let store = store().await;
+    let broken = "CREATE OR REPLACE FUNCTION hostler_jobs.reap(p_age float8) RETURNS int LANGUAGE sql AS 'SELECT 1 / 0'";
+    store_sql(&store, broken).await;
+    let old = "INSERT INTO hostler_jobs.idempotency (key, hash, at) VALUES ('k', 'h', now() - interval '2 days')";
+    store_sql(&store, old).await;
+    store_sql(&store, "SELECT hostler_jobs.make_partitions(100, 101)").await;
+    assert!(store.reap().await.is_err());
+    assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.idempotency").await, 0);
+    assert_eq!(store_count(&store, "SELECT count(*) FROM pg_class WHERE relname = 'item_100'").await, 0);
 }
