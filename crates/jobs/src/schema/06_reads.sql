@@ -60,6 +60,22 @@ BEGIN
     RETURN 1;
 END $$;
 
+-- Deletes up to `p_max` serialize keys without pending items. Returns their number. Locks them in one statement and looks again in
+-- the next, which sees the items of those who had the lock before.
+-- Locks: rows of serialize keys, never waiting for any.
+CREATE FUNCTION hostler_jobs.drop_keys(p_max int) RETURNS int
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    keys text[];
+    dropped int;
+BEGIN
+    keys := ARRAY(SELECT k.key FROM serial_key k WHERE NOT EXISTS (SELECT FROM waiting w WHERE w.key = k.key)
+        LIMIT p_max FOR UPDATE OF k SKIP LOCKED);
+    DELETE FROM serial_key k WHERE k.key = ANY (keys) AND NOT EXISTS (SELECT FROM waiting w WHERE w.key = k.key);
+    GET DIAGNOSTICS dropped = ROW_COUNT;
+    RETURN dropped;
+END $$;
+
 -- Drops the partitions of past days of which no job is left. Returns their number. Fails by `lock_timeout` rather than hold
 -- others up: the next sweep tries again.
 CREATE FUNCTION hostler_jobs.drop_partitions() RETURNS int

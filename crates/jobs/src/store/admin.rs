@@ -186,10 +186,7 @@ impl Store {
     }
 
     async fn drop_keys(&self) -> Result<(), StoreError> {
-        let keys = "DELETE FROM hostler_jobs.serial_key WHERE key IN (SELECT k.key FROM hostler_jobs.serial_key k \
-            WHERE NOT EXISTS (SELECT FROM hostler_jobs.waiting w WHERE w.key = k.key) FOR UPDATE SKIP LOCKED) \
-            AND NOT EXISTS (SELECT FROM hostler_jobs.waiting w WHERE w.key = serial_key.key)";
-        self.call(keys, &[]).await?;
+        while self.number("SELECT hostler_jobs.drop_keys($1)", &[(&LONG_BATCH, Type::INT4)]).await? > 0 {}
         Ok(())
     }
 

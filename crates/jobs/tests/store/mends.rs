@@ -279,3 +279,35 @@ async fn a_failing_part_of_reaping_does_not_keep_the_others_from_being_done() {
     assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.idempotency").await, 0);
     assert_eq!(store_count(&store, "SELECT count(*) FROM pg_class WHERE relname = 'item_100'").await, 0);
 }
+
+#[tokio::test]
+async fn reaping_keeps_a_key_that_gets_an_item_meanwhile() {
+    let store = store().await;
+    let created = store.create(tree(&json!({"type": "a"})), None).await.unwrap();
+    store_sql(&store, "INSERT INTO hostler_jobs.serial_key VALUES ('k'), ('l')").await;
+    // Pauses between the search for keys and their deletion, and lets each row be locked only after an item was added: the search
+    // waits in the middle of its statement for the lock that the test has.
+    let mut adder = store.database().client().await.unwrap();
+    let adding = adder.transaction().await.unwrap();
+    adding.query("SELECT pg_advisory_xact_lock(77)::text", &[]).await.unwrap();
+    let view = "ALTER TABLE hostler_jobs.serial_key RENAME TO serial_key_rows; \
+        CREATE FUNCTION hostler_jobs.pause() RETURNS boolean LANGUAGE plpgsql AS \
+        $$ BEGIN PERFORM pg_advisory_xact_lock_shared(77); RETURN true; END $$; \
+        CREATE VIEW hostler_jobs.serial_key AS SELECT key FROM hostler_jobs.serial_key_rows WHERE hostler_jobs.pause()";
+    store_sql(&store, view).await;
+    let reaper = tokio::spawn({
+        let store = store.clone();
+        async move { store.reap().await }
+    });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    while store_count(&store, waiting).await == 0 {
+        assert!(!reaper.is_finished(), "{:?}", reaper.await);
+    }
+    let item = "INSERT INTO hostler_jobs.waiting (key, seq, type, priority, day, job) SELECT 'k', 1, 1, 0, day, num FROM hostler_jobs.job";
+    store_sql(&store, item).await;
+    adding.commit().await.unwrap();
+    reaper.await.unwrap().unwrap();
+    assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.serial_key_rows WHERE key = 'k'").await, 1);
+    assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.serial_key_rows").await, 1);
+    assert_eq!(created.jobs.len(), 1);
+}
