@@ -94,6 +94,44 @@ BEGIN
     RETURN looked;
 END $$;
 
+-- Appends zero deltas for jobs that are open though they have nothing pending, or that are not sealed though their parent is complete:
+-- the next fold looks at them. In a sound database there are none. Returns their number.
+CREATE FUNCTION hostler_jobs.wake_jobs(p_max int) RETURNS int
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp AS $$
+DECLARE
+    woken int;
+BEGIN
+    INSERT INTO delta (job, added, ok, failed)
+    SELECT j.num, 0, 0, 0 FROM job j LEFT JOIN job p ON p.num = j.parent
+    WHERE NOT j.complete AND NOT EXISTS (SELECT FROM delta d WHERE d.job = j.num) AND CASE
+        WHEN NOT j.sealed THEN p.complete
+        ELSE j.added = j.ok + j.failed AND (j.feed IS NULL OR p.complete IS NOT FALSE) END
+    LIMIT p_max;
+    GET DIAGNOSTICS woken = ROW_COUNT;
+    RETURN woken;
+END $$;
+
+-- Looks at up to `p_max` serialize keys after `p_after`, and puts the first item of each in line if none of the key's is in line or
+-- assigned. In a sound database all have one. Returns the last key, null after the last of all, and the number of those put in line.
+-- Locks: the rows of these keys, in order.
+CREATE FUNCTION hostler_jobs.wake_keys(p_after text, p_max int, OUT last text, OUT woken int)
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    keys text[];
+BEGIN
+    keys := ARRAY(SELECT k.key FROM serial_key k WHERE k.key > p_after ORDER BY k.key LIMIT p_max);
+    last := keys[p_max];
+    keys := idle_keys(keys);
+    woken := cardinality(keys);
+    IF woken > 0 THEN
+        PERFORM lock_keys(keys);
+        keys := idle_keys(keys);
+        woken := cardinality(keys);
+        PERFORM line_up(keys);
+    END IF;
+END $$;
+
 -- Deletes a job and those below it. Returns whether there was such a job. Their assignments are stale at once; `clear_remains`
 -- deletes them, and what else has a row of its own. Rows of `ready` and `later` without a serialize key stay: claims and promotions
 -- drop them, and folds drop deltas. Items, results and failures stay until their day is dropped; nobody sees them.

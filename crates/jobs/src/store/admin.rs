@@ -167,6 +167,26 @@ impl Store {
         reaped
     }
 
+    /// Wakes what is stuck: jobs that have nothing pending and are open, keys whose first item is not in line. Finds nothing in a sound
+    /// database. Returns the number of items.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`].
+    pub async fn unstick(&self) -> Result<u64, StoreError> {
+        let jobs = self.number("SELECT hostler_jobs.wake_jobs($1)", &[(&LONG_BATCH, Type::INT4)]).await?;
+        let (mut items, mut after) = (0, Some(String::new()));
+        while let Some(key) = after {
+            let params: [Param<'_>; 2] = [(&key, Type::TEXT), (&BATCH, Type::INT4)];
+            let rows = self.call("SELECT last, woken FROM hostler_jobs.wake_keys($1, $2)", &params).await?;
+            after = rows.first().and_then(|row| row.get(0));
+            items += rows.first().map_or(0, |row| u64::try_from(row.get::<_, i32>(1)).unwrap_or_default());
+        }
+        if jobs + items > 0 {
+            tracing::warn!(jobs, items, "woke jobs and items that were stuck");
+        }
+        Ok(items)
+    }
+
     async fn reap_trees(&self) -> Result<u64, StoreError> {
         let seconds = self.settings.retention.as_secs_f64();
         let mut all = 0;

@@ -311,3 +311,30 @@ async fn reaping_keeps_a_key_that_gets_an_item_meanwhile() {
     assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.serial_key_rows").await, 1);
     assert_eq!(created.jobs.len(), 1);
 }
+
+#[tokio::test]
+async fn stuck_jobs_and_keys_are_woken() {
+    let store = store().await;
+    let keyed = |n: u32| json!({"payload": n, "serialize_key": "k"});
+    let root = json!({"type": "a", "sealed": true, "items": [keyed(1), keyed(2)], "children": [{"type": "b"}, {"type": "c", "sealed": true, "feed": {"payload": "$"}}]});
+    let created = store.create(tree(&root), None).await.unwrap();
+    store.fold().await.unwrap();
+    assert_eq!(store.unstick().await.unwrap(), 0);
+    assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.delta").await, 0, "nothing is stuck");
+    store_sql(&store, "DELETE FROM hostler_jobs.ready").await;
+    assert_eq!(store.unstick().await.unwrap(), 1);
+    for n in 1..=2 {
+        let given = claim(&store, "a", 9).await;
+        assert_eq!(payloads(&given), [json!(n)]);
+        assert_eq!(store.unstick().await.unwrap(), 0);
+        succeed_all(&store, &given).await;
+    }
+    store_sql(&store, "UPDATE hostler_jobs.job SET ok = 2 WHERE added = 2; DELETE FROM hostler_jobs.delta").await;
+    assert_eq!(store.fold().await.unwrap(), 0);
+    store.unstick().await.unwrap();
+    while store.fold().await.unwrap() > 0 {}
+    let status = store.status(&created.id).await.unwrap();
+    assert!(status.complete && status.children[0].complete, "{status:?}");
+    succeed_all(&store, &claim(&store, "c", 9).await).await;
+    assert!(store.status(&created.id).await.unwrap().tree_complete);
+}
