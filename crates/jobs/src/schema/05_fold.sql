@@ -211,7 +211,7 @@ END $$;
 -- Makes up to `p_max` failed items of a job pending again, those with numbers above `p_after`, with all their attempts anew. Opens
 -- the job, the jobs below that it feeds or that its completion sealed, and the tree. Returns the number of items, null if there is
 -- no such job, and the number of the last.
--- Locks: the advisory lock; the job's row and, at the end, those of the jobs below and of the root; the serialize keys, in order; rows of `ready` and `later` of the keys' heads.
+-- Locks: the advisory lock; the job's row and, at the end, those of the jobs below, of the root and of its callback; the serialize keys, in order; rows of `ready` and `later` of the keys' heads.
 CREATE FUNCTION hostler_jobs.retry_job(p_job text, p_after bigint, p_max int, OUT retried bigint, OUT last bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
@@ -262,6 +262,8 @@ BEGIN
     )
     SELECT count(*) FILTER (WHERE complete) INTO reopened FROM opened;
     UPDATE job SET open_jobs = open_jobs + reopened, tree_completed_at = NULL WHERE num = j.root;
+    -- The tree is not complete any more. Its next completion has a callback of its own.
+    DELETE FROM outbox WHERE root = j.root;
     -- The jobs below are looked at again once this job is complete.
     INSERT INTO delta (job, added, ok, failed) VALUES (j.num, 0, 0, 0);
 END $$;

@@ -338,3 +338,18 @@ async fn stuck_jobs_and_keys_are_woken() {
     succeed_all(&store, &claim(&store, "c", 9).await).await;
     assert!(store.status(&created.id).await.unwrap().tree_complete);
 }
+
+#[tokio::test]
+async fn a_retry_takes_back_a_callback_that_was_not_delivered() {
+    let store = store().await;
+    let root = json!({"type": "a", "sealed": true, "callback": {"channel": "c"}, "items": [{"payload": 1}]});
+    let created = store.create(tree(&root), None).await.unwrap();
+    let given = claim(&store, "a", 1).await.remove(0);
+    accepted(store.fail(&given.assignment_id, raw(&json!("no")), None).await.unwrap());
+    assert!(store.status(&created.id).await.unwrap().tree_complete);
+    assert_eq!(store.retry(&created.id).await.unwrap(), 1);
+    assert!(store.claim_callbacks(9, Duration::from_secs(9)).await.unwrap().is_empty(), "the tree is open");
+    succeed_all(&store, &claim(&store, "a", 1).await).await;
+    assert!(store.status(&created.id).await.unwrap().tree_complete);
+    assert_eq!(store.claim_callbacks(9, Duration::from_secs(9)).await.unwrap().len(), 1);
+}
