@@ -53,7 +53,11 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'the isolation level has to be read committed' USING ERRCODE = 'invalid_transaction_state';
     END IF;
-    IF NOT CASE WHEN p_wait THEN lock_fold() ELSE pg_try_advisory_xact_lock(7236837, 1) END THEN
+    IF p_wait THEN
+        IF NOT lock_fold() THEN
+            RETURN 0;
+        END IF;
+    ELSIF NOT pg_try_advisory_xact_lock(7236837, 1) THEN
         RETURN 0;
     END IF;
     IF p_jobs IS NULL THEN
