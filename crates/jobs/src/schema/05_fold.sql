@@ -215,7 +215,8 @@ END $$;
 -- Makes up to `p_max` failed items of a job pending again, those with numbers above `p_after`, with all their attempts anew. Opens
 -- the job, the jobs below that it feeds or that its completion sealed, and the tree. Returns the number of items, null if there is
 -- no such job, and the number of the last.
--- Locks: the advisory lock; the job's row and, at the end, those of the jobs below, of the root and of its callback; the serialize keys, in order; rows of `ready` and `later` of the keys' heads.
+-- Locks: the advisory lock; the rows of the tree's jobs, in order; the serialize keys, in order; rows of `ready` and `later` of the
+-- keys' heads; the tree's callback.
 CREATE FUNCTION hostler_jobs.retry_job(p_job text, p_after bigint, p_max int, OUT retried bigint, OUT last bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
@@ -226,7 +227,8 @@ DECLARE
     reopened int;
 BEGIN
     PERFORM pg_advisory_xact_lock(7236837, 1);
-    SELECT * INTO j FROM job WHERE id = p_job FOR UPDATE;
+    PERFORM FROM job t WHERE t.root = (SELECT x.root FROM job x WHERE x.id = p_job) ORDER BY t.num FOR NO KEY UPDATE;
+    SELECT * INTO j FROM job WHERE id = p_job;
     IF NOT FOUND THEN
         RETURN;
     END IF;
