@@ -43,7 +43,8 @@ async fn an_assignment_id_with_another_day_is_stale() {
     for other in [day - 1, day + 1, 7] {
         let id = format!("a-{other:x}-{rest}");
         assert_eq!(store.succeed(&id, raw(&json!(1))).await.unwrap(), Settlement::Stale, "{other}");
-        let more = Success { assignment_id: id, ..adding(&given, &json!([{"target": "b", "items": [{"payload": 1}]}]), &[]) };
+        let more =
+            Success { assignment_id: id, ..adding(&given, &json!([{"target": "b", "items": [{"payload": 1}]}]), &[]) };
         assert_eq!(store.settle(vec![more], Vec::new()).await.unwrap()[0].status, SettledStatus::Stale, "{other}");
     }
     assert_eq!(store.status(&created.id).await.unwrap().children[0].added, 0);
@@ -75,7 +76,10 @@ async fn a_retried_item_may_add_items_to_jobs_that_its_completion_sealed() {
     succeed_all(&store, &claim(&store, "b", 9).await).await;
     let status = store.status(&created.id).await.unwrap();
     assert!(status.tree_complete && status.children[0].children[0].complete);
-    assert_eq!(store_count(&store, "SELECT count(*) FROM hostler_jobs.job WHERE open_jobs <> 0 OR NOT complete").await, 0);
+    assert_eq!(
+        store_count(&store, "SELECT count(*) FROM hostler_jobs.job WHERE open_jobs <> 0 OR NOT complete").await,
+        0
+    );
 }
 
 /// Makes three items of a key, of which the first has failed for good, and the second is a worker's.
@@ -108,7 +112,11 @@ async fn a_retried_item_comes_before_a_later_one_that_waits_for_its_time() {
     store.promote().await.unwrap();
     let again = claim(&store, "a", 9).await.remove(0);
     assert_eq!((again.item.id.as_str(), again.item.failures.len()), (second.item.id.as_str(), 1));
-    assert_eq!(accepted(store.fail(&again.assignment_id, raw(&json!("no")), wait).await.unwrap()), None, "the last attempt");
+    assert_eq!(
+        accepted(store.fail(&again.assignment_id, raw(&json!("no")), wait).await.unwrap()),
+        None,
+        "the last attempt"
+    );
     assert_eq!(payloads(&claim(&store, "a", 9).await), [json!(3)]);
 }
 
@@ -154,8 +162,13 @@ async fn deletion_keeps_a_key_whose_older_item_was_retried() {
 async fn results_that_add_items_of_each_others_keys_do_not_deadlock() {
     let store = store().await;
     // Without a detector, a deadlock lasts.
-    store_sql(&store, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''60s''', current_database()); END $$").await;
-    let database: String = store.database().client().await.unwrap().query("SELECT current_database()::text", &[]).await.unwrap()[0].get(0);
+    store_sql(
+        &store,
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''60s''', current_database()); END $$",
+    )
+    .await;
+    let database: String =
+        store.database().client().await.unwrap().query("SELECT current_database()::text", &[]).await.unwrap()[0].get(0);
     let store = crate::connect(&Postgres::shared().url(&database), store.settings().clone());
     for _ in 0..20 {
         let items = ["k", "l"].map(|key| json!({"payload": key, "serialize_key": key}));
@@ -179,7 +192,8 @@ async fn results_that_add_items_of_each_others_keys_do_not_deadlock() {
 #[tokio::test]
 async fn a_status_does_not_wait_for_the_lock_of_folding() {
     let store = hasty(Duration::from_secs(3)).await;
-    let created = store.create(tree(&json!({"type": "a", "sealed": true, "items": [{"payload": 1}]})), None).await.unwrap();
+    let created =
+        store.create(tree(&json!({"type": "a", "sealed": true, "items": [{"payload": 1}]})), None).await.unwrap();
     succeed_all(&store, &claim(&store, "a", 1).await).await;
     let mut other = store.database().client().await.unwrap();
     let holder = other.transaction().await.unwrap();
@@ -270,7 +284,8 @@ async fn a_retry_takes_items_in_parts() {
 #[tokio::test]
 async fn a_failing_part_of_reaping_does_not_keep_the_others_from_being_done() {
     let store = store().await;
-    let broken = "CREATE OR REPLACE FUNCTION hostler_jobs.reap(p_age float8) RETURNS int LANGUAGE sql AS 'SELECT 1 / 0'";
+    let broken =
+        "CREATE OR REPLACE FUNCTION hostler_jobs.reap(p_age float8) RETURNS int LANGUAGE sql AS 'SELECT 1 / 0'";
     store_sql(&store, broken).await;
     let old = "INSERT INTO hostler_jobs.idempotency (key, hash, at) VALUES ('k', 'h', now() - interval '2 days')";
     store_sql(&store, old).await;
