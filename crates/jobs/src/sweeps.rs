@@ -12,6 +12,8 @@ const FOLD: Duration = Duration::from_millis(50);
 const PROMOTE: Duration = Duration::from_millis(200);
 /// The period of making partitions and reaping.
 const REAP: Duration = Duration::from_secs(60);
+/// The period of looking for stuck jobs and keys.
+const UNSTICK: Duration = Duration::from_secs(60);
 /// A sweep that takes long waits so many times as long before the next, so that it takes a small part of the database's time.
 const REST: u32 = 9;
 /// The longest wait after a sweep that took long or failed.
@@ -20,15 +22,17 @@ const LONGEST_REST: Duration = Duration::from_secs(5);
 /// Runs all sweeps at their periods until cancelled. A sweep that fails is logged and tried again. `wake` is called after those that
 /// made items ready.
 pub async fn run(store: Store, wake: impl Fn(), cancel: CancellationToken) {
-    let (fold, promote, expire, reap) = (store.clone(), store.clone(), store.clone(), store.clone());
+    let (fold, promote, expire, reap, unstick) =
+        (store.clone(), store.clone(), store.clone(), store.clone(), store.clone());
     let expiry = store.expiry_period();
     tokio::join!(
         repeat("fold", FOLD, &store, &cancel, || fold.fold()),
         repeat("promote", PROMOTE, &store, &cancel, || waking(promote.promote(), &wake)),
         repeat("expire", expiry, &store, &cancel, || waking(expire.expire(), &wake)),
+        repeat("unstick", UNSTICK, &store, &cancel, || waking(unstick.unstick(), &wake)),
         repeat("reap", REAP, &store, &cancel, || async {
-            reap.partitions().await?;
-            reap.reap().await
+            let (made, reaped) = (reap.partitions().await, reap.reap().await);
+            made.and(reaped)
         }),
     );
 }

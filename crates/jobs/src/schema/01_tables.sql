@@ -15,6 +15,8 @@ CREATE TABLE hostler_jobs.job (
     max_failures int NOT NULL,
     final_stage boolean NOT NULL,
     sealed boolean NOT NULL,
+    -- Whether the completion of its parent sealed it: then it opens again with its parent.
+    sealed_by_fold boolean NOT NULL DEFAULT false,
     complete boolean NOT NULL DEFAULT false,
     -- Whether a child has a feed.
     feeds boolean NOT NULL,
@@ -143,13 +145,15 @@ CREATE TABLE hostler_jobs.assignment (
     fraction float8,
     note text
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX assignment_key ON hostler_jobs.assignment (key) WHERE key IS NOT NULL;
 
 -- Serialize keys that have pending items. Whoever changes the items of a key in `waiting` locks its row first.
 CREATE TABLE hostler_jobs.serial_key (
     key text COLLATE "C" PRIMARY KEY
 ) WITH (fillfactor = 70);
 
--- All pending items that have a serialize key. The first of each key, and no other, is in `ready`, `later` or `assignment`.
+-- All pending items that have a serialize key. One of each key is in `ready`, `later` or `assignment`: the first, or one that a
+-- worker had before an older item was retried.
 CREATE TABLE hostler_jobs.waiting (
     key text COLLATE "C" NOT NULL,
     seq bigint NOT NULL,
@@ -157,8 +161,11 @@ CREATE TABLE hostler_jobs.waiting (
     priority smallint NOT NULL,
     day int NOT NULL,
     job bigint NOT NULL,
+    -- The failures of an item that was in line already, and the time of its next attempt.
+    fails int NOT NULL DEFAULT 0,
+    due timestamptz,
     PRIMARY KEY (key, seq)
-);
+) WITH (fillfactor = 90);
 CREATE INDEX waiting_job ON hostler_jobs.waiting (job);
 
 -- Changes of a job's counters that have not been folded in. Append only, so that no two transactions meet.
@@ -169,6 +176,11 @@ CREATE TABLE hostler_jobs.delta (
     failed int NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX delta_job ON hostler_jobs.delta (job);
+
+-- Jobs that were deleted, as long as other tables may have rows of them.
+CREATE TABLE hostler_jobs.remains (
+    job bigint PRIMARY KEY
+);
 
 -- Callbacks of trees that are complete.
 CREATE TABLE hostler_jobs.outbox (

@@ -2,6 +2,72 @@
 -- Errors: HJ001 a dedupe key is taken (the message is the job's id), HJ002 a job's id is taken, HJ003 an item's id is
 -- taken, HJ404 no such job, HJ409 the job is sealed.
 
+-- Locks the rows of serialize keys, in the order of keys.
+CREATE FUNCTION hostler_jobs.lock_keys(p_keys text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    PERFORM FROM serial_key k WHERE k.key = ANY (p_keys) ORDER BY k.key FOR UPDATE;
+END $$;
+
+-- Puts the first pending item of each key in line. The caller has locked the keys, and none of their items is in line or assigned.
+CREATE FUNCTION hostler_jobs.line_up(p_keys text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    WITH head AS MATERIALIZED (
+        SELECT h.*, h.due > clock_timestamp() AS is_late
+        FROM (SELECT DISTINCT u.k COLLATE "C" AS k FROM unnest(p_keys) u (k)) d CROSS JOIN LATERAL (
+            SELECT w.* FROM waiting w WHERE w.key = d.k ORDER BY w.key, w.seq LIMIT 1) h
+    ), wait AS (
+        INSERT INTO later (seq, due, type, priority, day, job, fails, key)
+        SELECT h.seq, h.due, h.type, h.priority, h.day, h.job, h.fails, h.key FROM head h WHERE h.is_late
+    )
+    INSERT INTO ready (type, priority, seq, day, job, fails, key)
+    SELECT h.type, h.priority, h.seq, h.day, h.job, h.fails, h.key FROM head h WHERE h.is_late IS NOT TRUE;
+END $$;
+
+-- Those of the keys that have pending items, of which none is in line or assigned. The caller has locked the keys.
+CREATE FUNCTION hostler_jobs.idle_keys(p_keys text[]) RETURNS text[]
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN ARRAY(SELECT h.key FROM unnest(p_keys) k CROSS JOIN LATERAL (
+            SELECT w.* FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) h
+        WHERE NOT EXISTS (SELECT FROM ready r WHERE r.type = h.type AND r.priority = h.priority AND r.seq = h.seq)
+            AND NOT EXISTS (SELECT FROM later l WHERE l.seq = h.seq)
+            AND NOT EXISTS (SELECT FROM assignment a WHERE a.key = h.key));
+END $$;
+
+-- Takes the first items of keys out of line, unless they are assigned: they wait, with their failures and their time. The caller has
+-- locked the keys. An item that moves from `later` to `ready` meanwhile is looked for again.
+-- Locks: rows of `ready` and `later`.
+CREATE FUNCTION hostler_jobs.take_aside(p_keys text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    FOR attempt IN 1 .. 20 LOOP
+        WITH head AS MATERIALIZED (
+            SELECT h.* FROM unnest(p_keys) k CROSS JOIN LATERAL (
+                SELECT w.key, w.seq, w.type, w.priority FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) h
+        ), from_ready AS (
+            DELETE FROM ready r USING head h WHERE r.type = h.type AND r.priority = h.priority AND r.seq = h.seq
+            RETURNING h.key, h.seq, r.fails, NULL::timestamptz AS due
+        ), from_later AS (
+            DELETE FROM later l USING head h WHERE l.seq = h.seq RETURNING h.key, h.seq, l.fails, l.due
+        )
+        UPDATE waiting w SET fails = a.fails, due = a.due
+        FROM (SELECT * FROM from_ready UNION ALL SELECT * FROM from_later) a WHERE w.key = a.key AND w.seq = a.seq;
+        IF NOT EXISTS (SELECT FROM unnest(p_keys) k CROSS JOIN LATERAL (
+                SELECT w.* FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) h CROSS JOIN LATERAL (
+                SELECT FROM ready r WHERE r.type = h.type AND r.priority = h.priority AND r.seq = h.seq
+                UNION ALL SELECT FROM later l WHERE l.seq = h.seq) x) THEN
+            RETURN;
+        END IF;
+    END LOOP;
+    RAISE EXCEPTION 'the head of a serialize key is moving' USING ERRCODE = 'serialization_failure';
+END $$;
+
 -- Inserts items of jobs of one day. `seqs` holds an entry for each item: that of the first item if its dedupe key was known.
 -- Locks: the rows of the serialize keys, in the order of keys; then numbers are drawn; then dedupe keys and ids, in order.
 CREATE FUNCTION hostler_jobs.add_rows(

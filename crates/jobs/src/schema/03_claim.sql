@@ -1,7 +1,7 @@
 -- Claiming, assigning, heartbeats, release.
 
--- Gives up to `p_max` items of a type to a worker, the first in line first.
--- Rows of `ready` whose job was deleted are dropped on the way.
+-- Gives up to `p_max` items of a type to a worker, the first in line first. If the jobs of all these were deleted, drops them, and
+-- up to 1,000 more at the head of the line, and returns one row of nulls: the caller claims again, in another transaction.
 -- Locks: rows of `ready`, never waiting for any. Inserts rows of `assignment`.
 CREATE FUNCTION hostler_jobs.claim(p_type int, p_worker text, p_max int, p_salt bigint)
 RETURNS TABLE (seq bigint, token bigint)
@@ -13,23 +13,28 @@ DECLARE
     tokens bigint[];
     met int;
 BEGIN
-    LOOP
-        WITH picked AS (
-            DELETE FROM ready WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM ready WHERE type = p_type ORDER BY type, priority, seq LIMIT p_max FOR UPDATE SKIP LOCKED))
-            RETURNING *
-        ), live AS (
-            INSERT INTO assignment (seq, token, beat_at, type, priority, day, job, fails, worker, key)
-            SELECT p.seq, hashint8extended(p.seq, p_salt), clock_timestamp(), p.type, p.priority, p.day, p.job, p.fails, p_worker, p.key
-            FROM picked p CROSS JOIN LATERAL (SELECT FROM job j WHERE j.num = p.job LIMIT 1) j
-            RETURNING seq, token, priority
-        )
-        SELECT (SELECT count(*) FROM picked), (SELECT array_agg(l.seq ORDER BY l.priority, l.seq) FROM live l),
-            (SELECT array_agg(l.token ORDER BY l.priority, l.seq) FROM live l)
-        INTO met, given, tokens;
-        EXIT WHEN given IS NOT NULL OR met = 0;
-    END LOOP;
-    RETURN QUERY SELECT u.seq, u.token FROM unnest(given, tokens) u (seq, token);
+    WITH picked AS (
+        DELETE FROM ready WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM ready WHERE type = p_type ORDER BY type, priority, seq LIMIT p_max FOR UPDATE SKIP LOCKED))
+        RETURNING *
+    ), live AS (
+        INSERT INTO assignment (seq, token, beat_at, type, priority, day, job, fails, worker, key)
+        SELECT p.seq, hashint8extended(p.seq, p_salt), clock_timestamp(), p.type, p.priority, p.day, p.job, p.fails, p_worker, p.key
+        FROM picked p CROSS JOIN LATERAL (SELECT FROM job j WHERE j.num = p.job LIMIT 1) j
+        RETURNING seq, token, priority
+    )
+    SELECT (SELECT count(*) FROM picked), (SELECT array_agg(l.seq ORDER BY l.priority, l.seq) FROM live l),
+        (SELECT array_agg(l.token ORDER BY l.priority, l.seq) FROM live l)
+    INTO met, given, tokens;
+    IF given IS NOT NULL THEN
+        RETURN QUERY SELECT u.seq, u.token FROM unnest(given, tokens) u (seq, token);
+    ELSIF met > 0 THEN
+        DELETE FROM ready WHERE ctid = ANY (ARRAY(
+            SELECT r.ctid FROM (SELECT ctid, job FROM ready WHERE type = p_type ORDER BY type, priority, seq LIMIT 1000
+                FOR UPDATE SKIP LOCKED) r
+            WHERE NOT EXISTS (SELECT FROM job j WHERE j.num = r.job)));
+        RETURN QUERY SELECT NULL::bigint, NULL::bigint;
+    END IF;
 END $$;
 
 -- The failures of an item as JSON text, the oldest first.
@@ -112,21 +117,37 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 $$;
 
 -- Gives items back without a failure, to be claimed after `p_delay` seconds. Returns those that were alive.
--- Locks: rows of `assignment`, in the order of `p_seqs`, which the caller sorts.
+-- Locks: rows of `assignment`, in the order of `p_seqs`, which the caller sorts; then those of the serialize keys, in order.
 CREATE FUNCTION hostler_jobs.release(p_seqs bigint[], p_tokens bigint[], p_delay float8) RETURNS TABLE (seq bigint, token bigint)
-LANGUAGE sql SET search_path = hostler_jobs, pg_temp
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := CASE WHEN p_delay > 0 THEN clock_timestamp() + make_interval(secs => p_delay) END;
+    given bigint[];
+    tokens bigint[];
+    keys text[];
+    key_seqs bigint[];
+    key_fails int[];
+BEGIN
     WITH back AS (
         DELETE FROM assignment a USING unnest(p_seqs, p_tokens) g (seq, token)
         WHERE a.seq = g.seq AND a.token = g.token AND EXISTS (SELECT FROM job j WHERE j.num = a.job)
         RETURNING a.*
     ), line AS (
         INSERT INTO ready (type, priority, seq, day, job, fails, key)
-        SELECT b.type, b.priority, b.seq, b.day, b.job, b.fails, b.key FROM back b WHERE p_delay <= 0
+        SELECT b.type, b.priority, b.seq, b.day, b.job, b.fails, b.key FROM back b WHERE b.key IS NULL AND moment IS NULL
     ), wait AS (
         INSERT INTO later (seq, due, type, priority, day, job, fails, key)
-        SELECT b.seq, clock_timestamp() + make_interval(secs => p_delay), b.type, b.priority, b.day, b.job, b.fails, b.key
-        FROM back b WHERE p_delay > 0
+        SELECT b.seq, moment, b.type, b.priority, b.day, b.job, b.fails, b.key FROM back b WHERE b.key IS NULL AND moment IS NOT NULL
     )
-    SELECT b.seq, b.token FROM back b
-$$;
+    SELECT array_agg(b.seq), array_agg(b.token), array_agg(b.key ORDER BY b.seq) FILTER (WHERE b.key IS NOT NULL),
+        array_agg(b.seq ORDER BY b.seq) FILTER (WHERE b.key IS NOT NULL),
+        array_agg(b.fails ORDER BY b.seq) FILTER (WHERE b.key IS NOT NULL)
+    INTO given, tokens, keys, key_seqs, key_fails FROM back b;
+    IF keys IS NOT NULL THEN
+        PERFORM lock_keys(keys);
+        PERFORM put_back(keys, key_seqs, key_fails, array_fill(moment, ARRAY[cardinality(keys)]));
+    END IF;
+    RETURN QUERY SELECT u.seq, u.token FROM unnest(given, tokens) u (seq, token);
+END $$;

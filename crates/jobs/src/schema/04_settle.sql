@@ -1,33 +1,51 @@
 -- Settling: results, failures, missed heartbeats.
 
--- Passes serialize keys on: the items given have ended, the next of each key becomes ready.
--- Locks: the rows of the keys, in the order of keys.
+-- Passes serialize keys on: the items given have ended, the next of each key gets in line. The caller has locked the keys.
 CREATE FUNCTION hostler_jobs.pass_on(p_keys text[], p_seqs bigint[]) RETURNS void
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    PERFORM FROM serial_key k WHERE k.key = ANY (p_keys) ORDER BY k.key FOR UPDATE;
     WITH gone AS (
         DELETE FROM waiting w USING unnest(p_keys, p_seqs) e (key, seq) WHERE w.key = e.key AND w.seq = e.seq
         RETURNING w.key, w.seq
-    ), next AS (
-        SELECT g.key AS ended, n.* FROM gone g LEFT JOIN LATERAL (
+    ), next AS MATERIALIZED (
+        SELECT g.key AS ended, n.*, n.due > clock_timestamp() AS is_late FROM gone g LEFT JOIN LATERAL (
             SELECT w.* FROM waiting w WHERE w.key = g.key AND w.seq <> g.seq ORDER BY w.key, w.seq LIMIT 1) n ON true
     ), first AS (
-        INSERT INTO ready (type, priority, seq, day, job, key)
-        SELECT n.type, n.priority, n.seq, n.day, n.job, n.key FROM next n WHERE n.seq IS NOT NULL
+        INSERT INTO ready (type, priority, seq, day, job, fails, key)
+        SELECT n.type, n.priority, n.seq, n.day, n.job, n.fails, n.key FROM next n WHERE n.seq IS NOT NULL AND n.is_late IS NOT TRUE
+    ), wait AS (
+        INSERT INTO later (seq, due, type, priority, day, job, fails, key)
+        SELECT n.seq, n.due, n.type, n.priority, n.day, n.job, n.fails, n.key FROM next n WHERE n.is_late
     )
     DELETE FROM serial_key k USING next n WHERE n.seq IS NULL AND k.key = n.ended;
 END $$;
 
--- Ends assignments. The arrays have an entry for each; the caller sorts them by `p_seqs`.
+-- Puts the items of keys, whose assignments have ended, back in line, or older ones that were retried meanwhile. The caller has
+-- locked the keys.
+CREATE FUNCTION hostler_jobs.put_back(p_keys text[], p_seqs bigint[], p_fails int[], p_dues timestamptz[]) RETURNS void
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    keys text[];
+BEGIN
+    WITH back AS (
+        UPDATE waiting w SET fails = e.fails, due = e.due FROM unnest(p_keys, p_seqs, p_fails, p_dues) e (key, seq, fails, due)
+        WHERE w.key = e.key AND w.seq = e.seq RETURNING w.key
+    )
+    SELECT array_agg(b.key) INTO keys FROM back b;
+    PERFORM line_up(keys);
+END $$;
+
+-- Ends assignments. The arrays have an entry for each; the caller sorts them by `p_seqs`. An entry whose day is not the
+-- assignment's is stale.
 -- `p_kinds`: `success`, `more` (a success that adds items or seals jobs), `failure`, `final` (a failure after which there is no
 -- attempt), `refused` (a failure in place of a result), `expired` (missed heartbeats).
 -- `p_delays`: seconds before the next attempt, null for the back-off: `p_jitters` (0 to 1) times `p_ceilings` (by the number of
 -- failures, from 1). `p_fed`: whether the items of the children's feeds are given; otherwise results that feed children, and those
 -- with more, are left as they are, with status 3. `p_feed_items` holds positions. `p_age`: only assignments without a heartbeat for so many seconds.
 -- Status: 1 accepted, now or before; 2 stale; 3 see above. A failure by missed heartbeats is never accepted as the worker's own.
--- Locks: rows of `assignment` in the order given; then those of `pass_on`. Inserts everywhere else.
+-- Locks: rows of `assignment` in the order given; then those of their serialize keys, in order. Inserts everywhere else.
 CREATE FUNCTION hostler_jobs.settle(
     p_days int[], p_seqs bigint[], p_tokens bigint[], p_kinds text[], p_bodies text[], p_delays float8[], p_jitters float8[],
     p_ceilings float8[], p_fed boolean, p_feed_items int[], p_feed_jobs bigint[], p_feed_payloads text[], p_age float8)
@@ -40,12 +58,17 @@ DECLARE
     retries timestamptz[];
     keys text[];
     key_seqs bigint[];
+    back_keys text[];
+    back_seqs bigint[];
+    back_fails int[];
+    back_dues timestamptz[];
 BEGIN
     WITH gone AS (
         DELETE FROM assignment a
-        USING unnest(p_seqs, p_tokens, p_kinds, p_bodies, p_delays, p_jitters) WITH ORDINALITY g (seq, token, kind, body, delay, jitter, n),
+        USING unnest(p_days, p_seqs, p_tokens, p_kinds, p_bodies, p_delays, p_jitters)
+                WITH ORDINALITY g (day, seq, token, kind, body, delay, jitter, n),
             job j
-        WHERE a.seq = g.seq AND a.token = g.token AND j.num = a.job
+        WHERE a.seq = g.seq AND a.token = g.token AND a.day = g.day AND j.num = a.job
             AND (p_fed OR NOT (g.kind = 'more' OR g.kind = 'success' AND j.feeds))
             AND (p_age IS NULL OR a.beat_at < clock_timestamp() - make_interval(secs => p_age))
         RETURNING g.n::int AS n, g.kind, g.kind IN ('success', 'more') AS ok, g.body, a.day, a.seq, a.token, a.job, a.type,
@@ -62,21 +85,25 @@ BEGIN
         SELECT day, seq, token, job, kind, body::json, worker, retry_at FROM kept WHERE NOT ok
     ), into_later AS (
         INSERT INTO later (seq, due, type, priority, day, job, fails, key)
-        SELECT seq, retry_at, type, priority, day, job, fails, key FROM kept WHERE NOT final AND delay > 0
+        SELECT seq, retry_at, type, priority, day, job, fails, key FROM kept WHERE NOT final AND delay > 0 AND key IS NULL
     ), into_ready AS (
         INSERT INTO ready (type, priority, seq, day, job, fails, key)
-        SELECT type, priority, seq, day, job, fails, key FROM kept WHERE NOT final AND delay <= 0
+        SELECT type, priority, seq, day, job, fails, key FROM kept WHERE NOT final AND delay <= 0 AND key IS NULL
     ), into_delta AS (
         INSERT INTO delta (job, added, ok, failed)
         SELECT job, 0, count(*) FILTER (WHERE ok), count(*) FILTER (WHERE NOT ok) FROM kept WHERE final GROUP BY job
     )
     SELECT array_agg(n), array_agg(kept.retry_at), array_agg(key ORDER BY key) FILTER (WHERE final AND key IS NOT NULL),
-        array_agg(seq ORDER BY key) FILTER (WHERE final AND key IS NOT NULL)
-    INTO ended, retries, keys, key_seqs FROM kept;
+        array_agg(seq ORDER BY key) FILTER (WHERE final AND key IS NOT NULL),
+        array_agg(key ORDER BY seq) FILTER (WHERE NOT final AND key IS NOT NULL),
+        array_agg(seq ORDER BY seq) FILTER (WHERE NOT final AND key IS NOT NULL),
+        array_agg(fails ORDER BY seq) FILTER (WHERE NOT final AND key IS NOT NULL),
+        array_agg(CASE WHEN delay > 0 THEN kept.retry_at END ORDER BY seq) FILTER (WHERE NOT final AND key IS NOT NULL)
+    INTO ended, retries, keys, key_seqs, back_keys, back_seqs, back_fails, back_dues FROM kept;
     IF cardinality(p_feed_items) > 0 AND ended IS NOT NULL THEN
         -- The child's row is not locked: it cannot be complete before this transaction's change of its parent is folded in.
         WITH fed AS MATERIALIZED (
-            SELECT nextval('item_seq') AS seq, c.num, c.type, p_days[f.n] AS day, f.payload
+            SELECT nextval('item_seq') AS seq, c.num, c.type, c.day, f.payload
             FROM unnest(p_feed_items, p_feed_jobs, p_feed_payloads) f (n, child, payload)
             JOIN job c ON c.num = f.child WHERE f.n = ANY (ended)
         ), items AS (
@@ -86,8 +113,14 @@ BEGIN
         )
         INSERT INTO delta (job, added, ok, failed) SELECT f.num, count(*), 0, 0 FROM fed f GROUP BY f.num;
     END IF;
+    IF keys IS NOT NULL OR back_keys IS NOT NULL THEN
+        PERFORM lock_keys(keys || back_keys);
+    END IF;
     IF keys IS NOT NULL THEN
         PERFORM pass_on(keys, key_seqs);
+    END IF;
+    IF back_keys IS NOT NULL THEN
+        PERFORM put_back(back_keys, back_seqs, back_fails, back_dues);
     END IF;
     RETURN QUERY SELECT u.n, 1::smallint, rfc3339(u.at), NULL::bigint FROM unnest(ended, retries) u (n, at);
     IF coalesce(cardinality(ended), 0) < cardinality(p_seqs) THEN
@@ -96,7 +129,7 @@ BEGIN
         FROM (SELECT u.*, u.kind IN ('success', 'more', 'refused') AS is_result
             FROM unnest(p_days, p_seqs, p_tokens, p_kinds) WITH ORDINALITY u (day, seq, token, kind, n)) g
         LEFT JOIN LATERAL (SELECT x.job FROM assignment x JOIN job j ON j.num = x.job
-            WHERE x.seq = g.seq AND x.token = g.token AND NOT p_fed AND (g.kind = 'more' OR g.kind = 'success' AND j.feeds) LIMIT 1) a ON true
+            WHERE x.seq = g.seq AND x.token = g.token AND x.day = g.day AND NOT p_fed AND (g.kind = 'more' OR g.kind = 'success' AND j.feeds) LIMIT 1) a ON true
         LEFT JOIN LATERAL (SELECT d.job FROM done d
             WHERE d.day = g.day AND d.seq = g.seq AND d.token = g.token AND d.ok AND g.is_result LIMIT 1) d ON true
         LEFT JOIN LATERAL (SELECT x.job, x.retry_at FROM failure x
@@ -112,7 +145,7 @@ END $$;
 -- one child of the item's job. All items of these results are added before jobs are sealed. A result with a target that is
 -- unknown, or that is sealed and gets items, becomes a failure that says so, and nothing of it is added.
 -- Locks: rows of jobs in order, against sealing and deletion (KEY SHARE) or against adders (UPDATE); rows of `assignment` in the
--- order given; those of `add_rows` and `settle`.
+-- order given; the rows of the serialize keys of items that are added or end, in order; those of `add_rows` and `settle`.
 CREATE FUNCTION hostler_jobs.settle_more(
     p_days int[], p_seqs bigint[], p_tokens bigint[], p_kinds text[], p_bodies text[], p_delays float8[], p_jitters float8[],
     p_ceilings float8[], p_feed_items int[], p_feed_jobs bigint[], p_feed_payloads text[],
@@ -144,7 +177,7 @@ BEGIN
         WHEN i.num IS NULL AND c.children > 1 THEN 'is the type of several children: name one by its id' END)
     INTO ns, names, nums, faults
     FROM wanted w
-    JOIN assignment a ON a.seq = p_seqs[w.n] AND a.token = p_tokens[w.n]
+    JOIN assignment a ON a.seq = p_seqs[w.n] AND a.token = p_tokens[w.n] AND a.day = p_days[w.n]
     JOIN job own ON own.num = a.job
     LEFT JOIN LATERAL (SELECT j.num FROM job j WHERE j.id = w.target AND j.root = own.root LIMIT 1) i ON true
     CROSS JOIN LATERAL (SELECT min(j.num) AS num, count(*) AS children FROM job j JOIN job_type k ON k.id = j.type
@@ -162,8 +195,8 @@ BEGIN
     END LOOP;
     -- From here on, the targets are neither sealed nor deleted by others, and the assignments end here.
     SELECT array_agg(l.n) INTO live FROM (
-        SELECT g.n::int AS n FROM unnest(p_seqs, p_tokens) WITH ORDINALITY g (seq, token, n)
-        JOIN assignment a ON a.seq = g.seq AND a.token = g.token
+        SELECT g.n::int AS n FROM unnest(p_days, p_seqs, p_tokens) WITH ORDINALITY g (day, seq, token, n)
+        JOIN assignment a ON a.seq = g.seq AND a.token = g.token AND a.day = g.day
         WHERE EXISTS (SELECT FROM job j WHERE j.num = a.job) ORDER BY g.n FOR UPDATE OF a) l;
     SELECT array_agg(CASE
         WHEN u.fault IS NOT NULL THEN u.fault
@@ -178,8 +211,18 @@ BEGIN
         kinds[t.n] := 'refused';
         bodies[t.n] := to_json(format('the result was refused: the target %s %s', to_json(t.name), t.error))::text;
     END LOOP;
+    -- The keys of the items that are added and of those that end, in one order.
+    IF EXISTS (SELECT FROM unnest(p_keys) k WHERE k IS NOT NULL) THEN
+        INSERT INTO serial_key AS s (key)
+        SELECT DISTINCT u.k COLLATE "C" FROM (
+            SELECT a.key FROM unnest(p_add_ns, p_keys) a (n, key) WHERE a.n = ANY (live) AND kinds[a.n] <> 'refused'
+            UNION ALL
+            SELECT a.key FROM unnest(live) l JOIN assignment a ON a.seq = p_seqs[l]) u (k)
+        WHERE u.k IS NOT NULL ORDER BY u.k COLLATE "C"
+        ON CONFLICT (key) DO UPDATE SET key = excluded.key;
+    END IF;
     FOR t IN
-        SELECT p_days[a.n] AS day, array_agg(r.num ORDER BY a.o) AS jobs, array_agg(j.type ORDER BY a.o) AS types,
+        SELECT j.day, array_agg(r.num ORDER BY a.o) AS jobs, array_agg(j.type ORDER BY a.o) AS types,
             array_agg(a.payload ORDER BY a.o) AS payloads, array_agg(a.dedupe ORDER BY a.o) AS dedupes,
             array_agg(a.key ORDER BY a.o) AS keys, array_agg(a.priority ORDER BY a.o) AS priorities,
             array_agg('{}'::text) AS metas, count(a.dedupe) > 0 AS has_dedupes, count(a.key) > 0 AS has_keys

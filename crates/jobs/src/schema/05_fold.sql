@@ -17,9 +17,19 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
     SELECT gen_random_uuid()::text, c.num, c.id, c.callback FROM closed c WHERE c.open_jobs = 0 AND c.callback IS NOT NULL
 $$;
 
+-- Takes the lock of folding. Returns false if others hold it for half a second: they queue, so that no sweep starves.
+CREATE FUNCTION hostler_jobs.lock_fold() RETURNS boolean
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp SET lock_timeout = '500ms' AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(7236837, 1);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
 -- Adds the deltas of all jobs, or of some, to the jobs' counters, then completes what is complete: a job whose parent is complete
 -- is sealed; one that is sealed and has nothing pending is complete, and its children are looked at in turn.
--- Returns the number of jobs looked at; 0 as well if another fold runs and `p_wait` is false.
+-- Returns the number of jobs looked at; 0 as well if the lock is taken: for half a second if `p_wait`.
 -- Locks: the advisory lock; rows of `job`. Whoever holds a child against sealing is not waited for: the next fold tries again.
 --
 -- Completion is decided in a statement after the one that read the deltas, by its own snapshot. A job that is sealed in it has no
@@ -39,8 +49,14 @@ DECLARE
     roots bigint[];
     looked int := 0;
 BEGIN
+    -- An older snapshot would not see deltas that were committed before the lock was taken.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'the isolation level has to be read committed' USING ERRCODE = 'invalid_transaction_state';
+    END IF;
     IF p_wait THEN
-        PERFORM pg_advisory_xact_lock(7236837, 1);
+        IF NOT lock_fold() THEN
+            RETURN 0;
+        END IF;
     ELSIF NOT pg_try_advisory_xact_lock(7236837, 1) THEN
         RETURN 0;
     END IF;
@@ -63,7 +79,7 @@ BEGIN
         looked := looked + cardinality(touched);
         seals := ARRAY(SELECT c.num FROM job c WHERE c.num = ANY (touched) AND NOT c.sealed
             AND (SELECT p.complete FROM job p WHERE p.num = c.parent) ORDER BY c.num FOR UPDATE OF c SKIP LOCKED);
-        UPDATE job SET sealed = true WHERE num = ANY (seals);
+        UPDATE job SET sealed = true, sealed_by_fold = true WHERE num = ANY (seals);
         INSERT INTO delta (job, added, ok, failed)
         SELECT c.num, 0, 0, 0 FROM job c WHERE c.num = ANY (touched) AND NOT c.sealed
             AND (SELECT p.complete FROM job p WHERE p.num = c.parent);
@@ -82,20 +98,53 @@ BEGIN
     RETURN looked;
 END $$;
 
--- Deletes a job and those below it. Returns whether there was such a job. Rows of `ready` and `later` without a serialize key
--- stay: claims and promotions drop them. Items, results and failures stay until their day is dropped; nobody sees them.
--- Locks: the advisory lock; the jobs' rows, in order, against adders and sealing; rows of `assignment`; the rows of the serialize
--- keys, in order; the heads of these keys wherever they are. A settlement may hold a head's assignment and wait for its key: the
--- deadlock is broken by the server, and the loser tries again.
+-- Appends zero deltas for jobs that are open though they have nothing pending, or that are not sealed though their parent is complete:
+-- the next fold looks at them. In a sound database there are none. Returns their number.
+CREATE FUNCTION hostler_jobs.wake_jobs(p_max int) RETURNS int
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp AS $$
+DECLARE
+    woken int;
+BEGIN
+    INSERT INTO delta (job, added, ok, failed)
+    SELECT j.num, 0, 0, 0 FROM job j LEFT JOIN job p ON p.num = j.parent
+    WHERE NOT j.complete AND NOT EXISTS (SELECT FROM delta d WHERE d.job = j.num) AND CASE
+        WHEN NOT j.sealed THEN p.complete
+        ELSE j.added = j.ok + j.failed AND (j.feed IS NULL OR p.complete IS NOT FALSE) END
+    LIMIT p_max;
+    GET DIAGNOSTICS woken = ROW_COUNT;
+    RETURN woken;
+END $$;
+
+-- Looks at up to `p_max` serialize keys after `p_after`, and puts the first item of each in line if none of the key's is in line or
+-- assigned. In a sound database all have one. Returns the last key, null after the last of all, and the number of those put in line.
+-- Locks: the rows of these keys, in order.
+CREATE FUNCTION hostler_jobs.wake_keys(p_after text, p_max int, OUT last text, OUT woken int)
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    keys text[];
+BEGIN
+    keys := ARRAY(SELECT k.key FROM serial_key k WHERE k.key > p_after ORDER BY k.key LIMIT p_max);
+    last := keys[p_max];
+    keys := idle_keys(keys);
+    woken := cardinality(keys);
+    IF woken > 0 THEN
+        PERFORM lock_keys(keys);
+        keys := idle_keys(keys);
+        woken := cardinality(keys);
+        PERFORM line_up(keys);
+    END IF;
+END $$;
+
+-- Deletes a job and those below it. Returns whether there was such a job. Their assignments are stale at once; `clear_remains`
+-- deletes them, and what else has a row of its own. Rows of `ready` and `later` without a serialize key stay: claims and promotions
+-- drop them, and folds drop deltas. Items, results and failures stay until their day is dropped; nobody sees them.
+-- Locks: the advisory lock; the jobs' rows, in order, against adders and sealing; the rows of roots.
 CREATE FUNCTION hostler_jobs.delete_job(p_job text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     nums bigint[];
-    keys text[];
-    heads bigint[];
-    found_heads int := 0;
-    part int;
     opens bigint[];
 BEGIN
     PERFORM pg_advisory_xact_lock(7236837, 1);
@@ -109,43 +158,7 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM FROM job WHERE num = ANY (nums) ORDER BY num FOR UPDATE;
-    keys := ARRAY(SELECT DISTINCT key FROM waiting WHERE job = ANY (nums) ORDER BY key);
-    IF cardinality(keys) > 0 THEN
-        PERFORM FROM serial_key WHERE key = ANY (keys) ORDER BY key FOR UPDATE;
-        heads := ARRAY(SELECT h.seq FROM unnest(keys) k CROSS JOIN LATERAL (
-            SELECT w.seq, w.job FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) h WHERE h.job = ANY (nums));
-        -- A head may be moving from one table to the next.
-        FOR attempt IN 1 .. 20 LOOP
-            EXIT WHEN found_heads = cardinality(heads);
-            DELETE FROM assignment WHERE seq = ANY (heads);
-            GET DIAGNOSTICS part = ROW_COUNT;
-            found_heads := found_heads + part;
-            DELETE FROM later WHERE seq = ANY (heads);
-            GET DIAGNOSTICS part = ROW_COUNT;
-            found_heads := found_heads + part;
-            DELETE FROM ready r USING (SELECT w.type, w.priority, w.seq FROM unnest(keys) k JOIN waiting w ON w.key = k
-                WHERE w.seq = ANY (heads)) h
-            WHERE r.type = h.type AND r.priority = h.priority AND r.seq = h.seq;
-            GET DIAGNOSTICS part = ROW_COUNT;
-            found_heads := found_heads + part;
-        END LOOP;
-        IF found_heads < cardinality(heads) THEN
-            RAISE EXCEPTION 'the head of a serialize key is moving' USING ERRCODE = 'serialization_failure';
-        END IF;
-        DELETE FROM waiting WHERE job = ANY (nums);
-        INSERT INTO ready (type, priority, seq, day, job, key)
-        SELECT n.type, n.priority, n.seq, n.day, n.job, n.key
-        FROM unnest(keys) k CROSS JOIN LATERAL (
-            SELECT w.* FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) n
-        WHERE NOT EXISTS (SELECT FROM ready r WHERE r.type = n.type AND r.priority = n.priority AND r.seq = n.seq)
-            AND NOT EXISTS (SELECT FROM later l WHERE l.seq = n.seq)
-            AND NOT EXISTS (SELECT FROM assignment a WHERE a.seq = n.seq);
-        DELETE FROM serial_key k WHERE k.key = ANY (keys) AND NOT EXISTS (SELECT FROM waiting w WHERE w.key = k.key);
-    END IF;
-    DELETE FROM assignment WHERE job = ANY (nums);
-    DELETE FROM delta WHERE job = ANY (nums);
-    DELETE FROM item_dedupe WHERE job = ANY (nums);
-    DELETE FROM item_id WHERE job = ANY (nums);
+    INSERT INTO remains (job) SELECT n FROM unnest(nums) n;
     DELETE FROM outbox WHERE root = ANY (nums);
     WITH gone AS (DELETE FROM job WHERE num = ANY (nums) RETURNING num, root, complete)
     SELECT array_agg(root) FILTER (WHERE NOT complete) INTO opens FROM gone;
@@ -155,10 +168,56 @@ BEGIN
     RETURN true;
 END $$;
 
--- Makes the failed items of a job pending again, with all their attempts anew. Opens the job, the jobs that it feeds, and the
--- tree. Returns the number of items, null if there is no such job.
--- Locks: the advisory lock; the job's row; the serialize keys, in order; rows of `ready` and `later` of the keys' heads.
-CREATE FUNCTION hostler_jobs.retry_job(p_job text) RETURNS bigint
+-- Deletes rows of deleted jobs, up to `p_max` of each table, and passes their serialize keys on. Returns 0 if none is left.
+-- Locks: rows of `remains`, in order; of `assignment`; of serialize keys, in order; the heads of these keys in `ready` and `later`.
+CREATE FUNCTION hostler_jobs.clear_remains(p_max int) RETURNS int
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    nums bigint[];
+    keys text[];
+    seqs bigint[];
+    part int;
+    most int := 0;
+BEGIN
+    nums := ARRAY(SELECT job FROM remains ORDER BY job LIMIT 1000 FOR UPDATE);
+    IF cardinality(nums) = 0 THEN
+        RETURN 0;
+    END IF;
+    -- Before the keys, as those who end assignments do.
+    DELETE FROM assignment WHERE seq = ANY (ARRAY(SELECT a.seq FROM assignment a WHERE a.job = ANY (nums) ORDER BY a.seq LIMIT p_max));
+    GET DIAGNOSTICS part = ROW_COUNT;
+    most := greatest(most, part);
+    SELECT array_agg(w.key), array_agg(w.seq), count(*) INTO keys, seqs, part
+    FROM (SELECT x.key, x.seq FROM waiting x WHERE x.job = ANY (nums) LIMIT p_max) w;
+    most := greatest(most, part);
+    IF keys IS NOT NULL THEN
+        PERFORM lock_keys(keys);
+        PERFORM take_aside(ARRAY(SELECT DISTINCT k FROM unnest(keys) k));
+        DELETE FROM waiting w USING unnest(keys, seqs) u (key, seq) WHERE w.key = u.key AND w.seq = u.seq;
+        -- Those that were claimed since.
+        DELETE FROM assignment a WHERE a.key = ANY (keys) AND a.job = ANY (nums);
+        PERFORM line_up(idle_keys(keys));
+        DELETE FROM serial_key k WHERE k.key = ANY (keys) AND NOT EXISTS (SELECT FROM waiting w WHERE w.key = k.key);
+    END IF;
+    DELETE FROM item_dedupe WHERE ctid = ANY (ARRAY(SELECT d.ctid FROM item_dedupe d WHERE d.job = ANY (nums) LIMIT p_max));
+    GET DIAGNOSTICS part = ROW_COUNT;
+    most := greatest(most, part);
+    DELETE FROM item_id WHERE ctid = ANY (ARRAY(SELECT i.ctid FROM item_id i WHERE i.job = ANY (nums) LIMIT p_max));
+    GET DIAGNOSTICS part = ROW_COUNT;
+    most := greatest(most, part);
+    IF most < p_max THEN
+        DELETE FROM remains WHERE job = ANY (nums);
+    END IF;
+    RETURN 1;
+END $$;
+
+-- Makes up to `p_max` failed items of a job pending again, those with numbers above `p_after`, with all their attempts anew. Opens
+-- the job, the jobs below that it feeds or that its completion sealed, and the tree. Returns the number of items, null if there is
+-- no such job, and the number of the last.
+-- Locks: the advisory lock; the rows of the tree's jobs, in order; the serialize keys, in order; rows of `ready` and `later` of the
+-- keys' heads; the tree's callback.
+CREATE FUNCTION hostler_jobs.retry_job(p_job text, p_after bigint, p_max int, OUT retried bigint, OUT last bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -168,15 +227,19 @@ DECLARE
     reopened int;
 BEGIN
     PERFORM pg_advisory_xact_lock(7236837, 1);
-    SELECT * INTO j FROM job WHERE id = p_job FOR UPDATE;
+    PERFORM FROM job t WHERE t.root = (SELECT x.root FROM job x WHERE x.id = p_job) ORDER BY t.num FOR NO KEY UPDATE;
+    SELECT * INTO j FROM job WHERE id = p_job;
     IF NOT FOUND THEN
-        RETURN NULL;
+        RETURN;
     END IF;
-    WITH gone AS (DELETE FROM done WHERE job = j.num AND day = j.day AND NOT ok RETURNING seq)
-    SELECT array_agg(seq ORDER BY seq) INTO seqs FROM gone;
-    IF seqs IS NULL THEN
-        RETURN 0;
+    seqs := ARRAY(SELECT d.seq FROM done d WHERE d.job = j.num AND d.day = j.day AND NOT d.ok AND d.seq > p_after
+        ORDER BY d.job, d.seq LIMIT p_max);
+    retried := cardinality(seqs);
+    last := seqs[retried];
+    IF retried = 0 THEN
+        RETURN;
     END IF;
+    DELETE FROM done d WHERE d.day = j.day AND d.seq = ANY (seqs);
     keys := ARRAY(SELECT DISTINCT i.serialize_key FROM unnest(seqs) s JOIN item i ON i.day = j.day AND i.seq = s
         WHERE i.serialize_key IS NOT NULL ORDER BY i.serialize_key);
     INSERT INTO ready (type, priority, seq, day, job)
@@ -186,34 +249,27 @@ BEGIN
         INSERT INTO serial_key AS s (key) SELECT k FROM unnest(keys) k ORDER BY k COLLATE "C"
         ON CONFLICT (key) DO UPDATE SET key = excluded.key;
         -- A head that no worker has makes way for an older item.
-        DELETE FROM ready r USING unnest(keys) k CROSS JOIN LATERAL (
-            SELECT w.* FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) h
-        WHERE r.type = h.type AND r.priority = h.priority AND r.seq = h.seq AND h.seq > (SELECT min(i.seq) FROM unnest(seqs) s
-            JOIN item i ON i.day = j.day AND i.seq = s WHERE i.serialize_key = k);
+        PERFORM take_aside(keys);
         INSERT INTO waiting (key, seq, type, priority, day, job)
         SELECT i.serialize_key, i.seq, j.type, i.priority, i.day, i.job
         FROM unnest(seqs) s JOIN item i ON i.day = j.day AND i.seq = s WHERE i.serialize_key IS NOT NULL;
-        -- A key whose head is nowhere needs one: the oldest.
-        INSERT INTO ready (type, priority, seq, day, job, key)
-        SELECT h.type, h.priority, h.seq, h.day, h.job, h.key FROM unnest(keys) k CROSS JOIN LATERAL (
-            SELECT w.* FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) h
-        WHERE NOT EXISTS (SELECT FROM waiting w CROSS JOIN LATERAL (
-                SELECT FROM ready r WHERE r.type = w.type AND r.priority = w.priority AND r.seq = w.seq
-                UNION ALL SELECT FROM later l WHERE l.seq = w.seq
-                UNION ALL SELECT FROM assignment a WHERE a.seq = w.seq) live
-            WHERE w.key = k);
+        PERFORM line_up(idle_keys(keys));
     END IF;
-    WITH RECURSIVE fed AS (
-        SELECT num, complete FROM job WHERE num = j.num
+    -- The results that are still to come may add items to the jobs below.
+    WITH RECURSIVE again AS (
+        SELECT num, complete, sealed FROM job WHERE num = j.num
         UNION ALL
-        SELECT c.num, c.complete FROM fed JOIN job c ON c.parent = fed.num WHERE c.feed IS NOT NULL
+        SELECT c.num, c.complete, c.sealed AND NOT c.sealed_by_fold FROM again JOIN job c ON c.parent = again.num
+        WHERE c.feed IS NOT NULL OR c.sealed_by_fold
     ), opened AS (
-        UPDATE job SET complete = false, completed_at = NULL, failed = failed - CASE WHEN job.num = j.num THEN cardinality(seqs) ELSE 0 END
-        FROM fed WHERE job.num = fed.num RETURNING fed.complete
+        UPDATE job SET complete = false, completed_at = NULL, sealed = again.sealed, sealed_by_fold = job.sealed_by_fold AND again.sealed,
+            failed = failed - CASE WHEN job.num = j.num THEN cardinality(seqs) ELSE 0 END
+        FROM again WHERE job.num = again.num RETURNING again.complete
     )
     SELECT count(*) FILTER (WHERE complete) INTO reopened FROM opened;
     UPDATE job SET open_jobs = open_jobs + reopened, tree_completed_at = NULL WHERE num = j.root;
-    -- The fed children are looked at again once this job is complete.
+    -- The tree is not complete any more. Its next completion has a callback of its own.
+    DELETE FROM outbox WHERE root = j.root;
+    -- The jobs below are looked at again once this job is complete.
     INSERT INTO delta (job, added, ok, failed) VALUES (j.num, 0, 0, 0);
-    RETURN cardinality(seqs);
 END $$;

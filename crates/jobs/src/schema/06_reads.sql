@@ -1,6 +1,6 @@
 -- Reads, reaping, and views for people.
 
--- Folds the tree that a job is in, if it has deltas. Returns the numbers of the tree's jobs.
+-- Folds the tree that a job is in, if it has deltas and nobody holds the lock of folding. Returns the numbers of the tree's jobs.
 CREATE FUNCTION hostler_jobs.fold_tree(p_job text) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp AS $$
 DECLARE
@@ -8,15 +8,16 @@ DECLARE
 BEGIN
     nums := ARRAY(SELECT t.num FROM job j JOIN job t ON t.root = j.root WHERE j.id = p_job);
     IF EXISTS (SELECT FROM delta d WHERE d.job = ANY (nums)) THEN
-        PERFORM fold(nums, true);
+        PERFORM fold(nums, false);
     END IF;
     RETURN nums;
 END $$;
 
--- All jobs of the tree that a job is in, in the order of creation; folds the tree first, so that a caller sees its own writes.
+-- All jobs of the tree that a job is in, in the order of creation. Folds the tree first. If another holds the lock of folding, the
+-- counters have what is to be folded in, so that a caller sees its own writes; `behind`: the job is to be complete.
 CREATE FUNCTION hostler_jobs.tree(p_job text)
 RETURNS TABLE (num bigint, id text, parent bigint, type text, sealed boolean, complete boolean, final_stage boolean,
-    added bigint, ok bigint, failed bigint, assigned bigint, tree_complete boolean)
+    added bigint, ok bigint, failed bigint, assigned bigint, tree_complete boolean, behind boolean)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -24,38 +25,55 @@ DECLARE
 BEGIN
     nums := fold_tree(p_job);
     RETURN QUERY
-    WITH busy AS MATERIALIZED (SELECT a.job, count(*) AS n FROM assignment a WHERE a.job = ANY (nums) GROUP BY a.job)
-    SELECT t.num, t.id, t.parent, k.name, t.sealed, t.complete, t.final_stage, t.added, t.ok, t.failed, coalesce(b.n, 0),
-        r.tree_completed_at IS NOT NULL
+    WITH busy AS MATERIALIZED (SELECT a.job, count(*) AS n FROM assignment a WHERE a.job = ANY (nums) GROUP BY a.job),
+    fresh AS MATERIALIZED (SELECT d.job, sum(d.added) AS a, sum(d.ok) AS o, sum(d.failed) AS f FROM delta d
+        WHERE d.job = ANY (nums) GROUP BY d.job)
+    SELECT t.num, t.id, t.parent, k.name, t.sealed, t.complete, t.final_stage, t.added + coalesce(f.a, 0), t.ok + coalesce(f.o, 0),
+        t.failed + coalesce(f.f, 0), coalesce(b.n, 0), r.tree_completed_at IS NOT NULL,
+        t.sealed AND NOT t.complete AND coalesce(t.added + f.a = t.ok + f.o + t.failed + f.f, false)
     FROM job t JOIN job r ON r.num = t.root JOIN job_type k ON k.id = t.type LEFT JOIN busy b ON b.job = t.num
+        LEFT JOIN fresh f ON f.job = t.num
     WHERE t.num = ANY (nums) ORDER BY t.num;
 END $$;
 
--- Deletes up to `p_max` trees that have been complete for `p_age` seconds and whose callback has been sent. Returns their number.
--- Locks: rows of jobs, never waiting for roots that others hold.
-CREATE FUNCTION hostler_jobs.reap(p_age float8, p_max int) RETURNS int
+-- Deletes one tree that has been complete for `p_age` seconds and whose callback has been sent, as `delete_job` does. Returns the
+-- number of trees; 0 as well if the lock of folding is taken.
+-- Locks: the advisory lock; rows of jobs.
+CREATE FUNCTION hostler_jobs.reap(p_age float8) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET enable_seqscan = off AS $$
 DECLARE
-    roots bigint[];
-    nums bigint[];
+    old bigint;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(7236837, 3) THEN
+    IF NOT lock_fold() THEN
         RETURN 0;
     END IF;
-    roots := ARRAY(SELECT r.num FROM job r WHERE r.tree_completed_at < clock_timestamp() - make_interval(secs => p_age)
+    SELECT r.num INTO old FROM job r WHERE r.tree_completed_at < clock_timestamp() - make_interval(secs => p_age)
         AND NOT EXISTS (SELECT FROM outbox o WHERE o.root = r.num AND NOT o.dead)
-        ORDER BY r.tree_completed_at LIMIT p_max FOR UPDATE SKIP LOCKED);
-    IF cardinality(roots) = 0 THEN
+        ORDER BY r.tree_completed_at LIMIT 1 FOR UPDATE;
+    IF NOT FOUND THEN
         RETURN 0;
     END IF;
-    nums := ARRAY(SELECT num FROM job WHERE root = ANY (roots));
-    DELETE FROM item_dedupe WHERE job = ANY (nums);
-    DELETE FROM item_id WHERE job = ANY (nums);
-    DELETE FROM delta WHERE job = ANY (nums);
-    DELETE FROM outbox WHERE root = ANY (roots);
-    DELETE FROM job WHERE num = ANY (nums);
-    RETURN cardinality(roots);
+    DELETE FROM outbox WHERE root = old;
+    WITH gone AS (DELETE FROM job WHERE root = old RETURNING num)
+    INSERT INTO remains (job) SELECT g.num FROM gone g;
+    RETURN 1;
+END $$;
+
+-- Deletes up to `p_max` serialize keys without pending items. Returns their number. Locks them in one statement and looks again in
+-- the next, which sees the items of those who had the lock before.
+-- Locks: rows of serialize keys, never waiting for any.
+CREATE FUNCTION hostler_jobs.drop_keys(p_max int) RETURNS int
+LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    keys text[];
+    dropped int;
+BEGIN
+    keys := ARRAY(SELECT k.key FROM serial_key k WHERE NOT EXISTS (SELECT FROM waiting w WHERE w.key = k.key)
+        LIMIT p_max FOR UPDATE OF k SKIP LOCKED);
+    DELETE FROM serial_key k WHERE k.key = ANY (keys) AND NOT EXISTS (SELECT FROM waiting w WHERE w.key = k.key);
+    GET DIAGNOSTICS dropped = ROW_COUNT;
+    RETURN dropped;
 END $$;
 
 -- Drops the partitions of past days of which no job is left. Returns their number. Fails by `lock_timeout` rather than hold

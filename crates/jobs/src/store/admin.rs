@@ -14,8 +14,8 @@ use crate::store::{Store, StoreError};
 /// The items that a sweep takes in one transaction.
 const BATCH: i32 = 1_000;
 
-/// The trees that are reaped in one transaction.
-const REAP_BATCH: i32 = 100;
+/// The rows of each table that are deleted, or the items that are retried, in one transaction.
+const LONG_BATCH: i32 = 10_000;
 
 /// The time for which answers under idempotency keys are kept, in seconds.
 const KEEP_ANSWERS: f64 = 24.0 * 3600.0;
@@ -56,22 +56,45 @@ impl Store {
     pub async fn delete(&self, job: &str) -> Result<(), StoreError> {
         check_id(job)?;
         let rows = self.call("SELECT hostler_jobs.delete_job($1)", &[(&job, Type::TEXT)]).await?;
-        if rows.first().is_some_and(|row| row.get(0)) { Ok(()) } else { Err(no_job(job)) }
+        if !rows.first().is_some_and(|row| row.get(0)) {
+            return Err(no_job(job));
+        }
+        // The job is gone. A sweep deletes what is left.
+        if let Err(error) = self.clear().await {
+            tracing::debug!(%error, "rows of a deleted job not cleared");
+        }
+        Ok(())
     }
 
     /// Makes the failed items of a job pending again, with all their attempts anew, and opens the job and its tree. The tree's callback
-    /// is due again at its next completion. Returns the number of items.
+    /// is due again at its next completion. Many items take several transactions. Returns the number of items.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Database`].
     pub async fn retry(&self, job: &str) -> Result<u64, StoreError> {
         check_id(job)?;
-        let rows = self.call("SELECT hostler_jobs.retry_job($1)", &[(&job, Type::TEXT)]).await?;
-        let retried: Option<i64> = rows.first().and_then(|row| row.get(0));
-        retried.map(|number| u64::try_from(number).unwrap_or_default()).ok_or_else(|| no_job(job))
+        let (mut all, mut after) = (0, 0_i64);
+        loop {
+            let params: [Param<'_>; 3] = [(&job, Type::TEXT), (&after, Type::INT8), (&LONG_BATCH, Type::INT4)];
+            let rows = self.call("SELECT retried, last FROM hostler_jobs.retry_job($1, $2, $3)", &params).await?;
+            let row = rows.first().ok_or_else(|| no_job(job))?;
+            let retried = row.get::<_, Option<i64>>(0).ok_or_else(|| no_job(job))?;
+            all += u64::try_from(retried).unwrap_or_default();
+            if retried < i64::from(LONG_BATCH) {
+                return Ok(all);
+            }
+            after = row.get(1);
+        }
     }
 
-    /// Folds counters, and completes what is complete. Returns the number of jobs looked at: 0 also if another process folds.
+    /// Deletes the rows of deleted jobs.
+    async fn clear(&self) -> Result<(), StoreError> {
+        while self.number("SELECT hostler_jobs.clear_remains($1)", &[(&LONG_BATCH, Type::INT4)]).await? > 0 {}
+        Ok(())
+    }
+
+    /// Folds counters, and completes what is complete. Returns the number of jobs looked at: 0 also if another process folds for
+    /// long.
     ///
     /// # Errors
     /// [`StoreError::Database`].
@@ -80,7 +103,7 @@ impl Store {
         if !some.first().is_some_and(|row| row.get(0)) {
             return Ok(0);
         }
-        self.number("SELECT hostler_jobs.fold(NULL, false)", &[]).await
+        self.number("SELECT hostler_jobs.fold(NULL, true)", &[]).await
     }
 
     /// Makes the items ready whose time has come. Returns their number.
@@ -134,28 +157,66 @@ impl Store {
     /// # Errors
     /// [`StoreError::Database`].
     pub async fn reap(&self) -> Result<u64, StoreError> {
+        // None of them keeps the others from being done.
+        let reaped = self.reap_trees().await;
+        let cleared = self.clear().await;
+        let forgotten = self.forget_answers().await;
+        let keys = self.drop_keys().await;
+        let dropped = self.drop_partitions().await;
+        cleared.and(forgotten).and(keys).and(dropped)?;
+        reaped
+    }
+
+    /// Wakes what is stuck: jobs that have nothing pending and are open, keys whose first item is not in line. Finds nothing in a sound
+    /// database. Returns the number of items.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`].
+    pub async fn unstick(&self) -> Result<u64, StoreError> {
+        let jobs = self.number("SELECT hostler_jobs.wake_jobs($1)", &[(&LONG_BATCH, Type::INT4)]).await?;
+        let (mut items, mut after) = (0, Some(String::new()));
+        while let Some(key) = after {
+            let params: [Param<'_>; 2] = [(&key, Type::TEXT), (&BATCH, Type::INT4)];
+            let rows = self.call("SELECT last, woken FROM hostler_jobs.wake_keys($1, $2)", &params).await?;
+            after = rows.first().and_then(|row| row.get(0));
+            items += rows.first().map_or(0, |row| u64::try_from(row.get::<_, i32>(1)).unwrap_or_default());
+        }
+        if jobs + items > 0 {
+            tracing::warn!(jobs, items, "woke jobs and items that were stuck");
+        }
+        Ok(items)
+    }
+
+    async fn reap_trees(&self) -> Result<u64, StoreError> {
         let seconds = self.settings.retention.as_secs_f64();
         let mut all = 0;
-        loop {
-            let params: [Param<'_>; 2] = [(&seconds, Type::FLOAT8), (&REAP_BATCH, Type::INT4)];
-            let some = self.number("SELECT hostler_jobs.reap($1, $2)", &params).await?;
-            all += some;
-            if some < u64::from(REAP_BATCH.unsigned_abs()) {
-                break;
-            }
+        while self.number("SELECT hostler_jobs.reap($1)", &[(&seconds, Type::FLOAT8)]).await? > 0 {
+            all += 1;
         }
-        let answers = "DELETE FROM hostler_jobs.idempotency WHERE at < now() - make_interval(secs => $1)";
-        self.call(answers, &[(&KEEP_ANSWERS, Type::FLOAT8)]).await?;
-        let keys = "DELETE FROM hostler_jobs.serial_key WHERE key IN (SELECT k.key FROM hostler_jobs.serial_key k \
-            WHERE NOT EXISTS (SELECT FROM hostler_jobs.waiting w WHERE w.key = k.key) FOR UPDATE SKIP LOCKED) \
-            AND NOT EXISTS (SELECT FROM hostler_jobs.waiting w WHERE w.key = serial_key.key)";
-        self.call(keys, &[]).await?;
+        Ok(all)
+    }
+
+    async fn forget_answers(&self) -> Result<(), StoreError> {
+        let answers = "WITH gone AS (DELETE FROM hostler_jobs.idempotency WHERE key = ANY (ARRAY(SELECT i.key FROM \
+            hostler_jobs.idempotency i WHERE i.at < now() - make_interval(secs => $1) ORDER BY i.at LIMIT $2)) RETURNING key) \
+            SELECT count(*)::int FROM gone";
+        let batch = i64::from(LONG_BATCH);
+        while self.number(answers, &[(&KEEP_ANSWERS, Type::FLOAT8), (&batch, Type::INT8)]).await? > 0 {}
+        Ok(())
+    }
+
+    async fn drop_keys(&self) -> Result<(), StoreError> {
+        while self.number("SELECT hostler_jobs.drop_keys($1)", &[(&LONG_BATCH, Type::INT4)]).await? > 0 {}
+        Ok(())
+    }
+
+    async fn drop_partitions(&self) -> Result<(), StoreError> {
         match self.number("SELECT hostler_jobs.drop_partitions()", &[]).await {
             // Somebody reads the tables: the next sweep tries again.
             Err(error) if error.is_retryable() => tracing::debug!(%error, "partitions not dropped"),
             dropped => drop(dropped?),
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Counts for metrics.

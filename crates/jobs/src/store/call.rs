@@ -34,8 +34,10 @@ impl Store {
     /// Brings the schema up to date, and makes the partitions of the next days.
     ///
     /// # Errors
-    /// [`StoreError::Migrate`] if the database cannot be brought up to date.
+    /// [`StoreError::Migrate`] if the database cannot be brought up to date; [`StoreError::Unexpected`] if transactions do not read
+    /// what is committed.
     pub async fn migrate(&self) -> Result<(), StoreError> {
+        self.check_isolation().await?;
         migrate(&self.db, SCHEMA, MIGRATIONS).await?;
         self.partitions().await
     }
@@ -52,10 +54,12 @@ impl Store {
     /// Checks that the database answers and has the schema of this version.
     ///
     /// # Errors
-    /// [`StoreError::Schema`] if it has another one; [`StoreError::Database`] if it does not answer.
+    /// [`StoreError::Schema`] if it has another one; [`StoreError::Unexpected`] if transactions do not read what is committed;
+    /// [`StoreError::Database`] if it does not answer.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         const NO_TABLE: &str = "42P01";
         let sql = "SELECT coalesce(max(version), 0) FROM hostler_jobs.migration";
+        self.check_isolation().await?;
         let wanted = MIGRATIONS.iter().map(|step| step.version).max().unwrap_or(0);
         let found = match self.db.client().await?.query(sql, &[]).await {
             Ok(rows) => rows.first().map_or(0, |row| row.get(0)),
@@ -63,6 +67,19 @@ impl Store {
             Err(error) => return Err(error.into()),
         };
         if found == wanted { Ok(()) } else { Err(StoreError::Schema { found, wanted }) }
+    }
+
+    /// Checks that new transactions see what was committed before each of their statements.
+    async fn check_isolation(&self) -> Result<(), StoreError> {
+        let rows = self.db.client().await?.query("SELECT current_setting('transaction_isolation')", &[]).await?;
+        let found: String = rows.first().map(|row| row.get(0)).unwrap_or_default();
+        if found == "read committed" {
+            return Ok(());
+        }
+        Err(StoreError::Unexpected(format!(
+            "the isolation level is {found:?} and has to be \"read committed\"; cure: ALTER ROLE … IN DATABASE … SET \
+             default_transaction_isolation = 'read committed'"
+        )))
     }
 
     /// Executes a statement as a transaction. Tries again after deadlocks and conflicts.

@@ -11,10 +11,13 @@ use crate::limits::{self, MAX_ASSIGNMENTS, MAX_CLAIM};
 use crate::store::{Store, StoreError};
 use crate::types::{Assigned, FailureRow, ItemRow, ItemState, Progress};
 
-/// Claims, and reads the items in the same round trip.
+/// Claims, and reads the items in the same round trip. A row of nulls: items of deleted jobs were dropped, and none was given.
 const CLAIM: &str = "SELECT i.* FROM (SELECT array_agg(c.seq ORDER BY c.n), array_agg(c.token ORDER BY c.n) \
     FROM hostler_jobs.claim($1, $2, $3, $4) WITH ORDINALITY c (seq, token, n)) g (seqs, tokens) \
-    CROSS JOIN LATERAL hostler_jobs.assigned_items(g.seqs, g.tokens) i WHERE g.seqs IS NOT NULL";
+    LEFT JOIN LATERAL hostler_jobs.assigned_items(g.seqs, g.tokens) i ON true WHERE g.seqs IS NOT NULL";
+
+/// The transactions in which one claim drops items of deleted jobs, 1,000 each.
+const DROPS: u32 = 500;
 
 /// The attempts to assign an item that is changing places.
 const MOVES: u32 = 20;
@@ -56,8 +59,13 @@ impl Store {
         let salt = fastrand::i64(..);
         let params: [Param<'_>; 4] =
             [(&number, Type::INT4), (&worker, Type::TEXT), (&max, Type::INT4), (&salt, Type::INT8)];
-        let rows = self.call(CLAIM, &params).await?;
-        rows.iter().map(|row| self.assigned(row)).collect()
+        for _ in 0..DROPS {
+            let rows = self.call(CLAIM, &params).await?;
+            if rows.first().is_none_or(|row| row.get::<_, Option<i64>>(0).is_some()) {
+                return rows.iter().map(|row| self.assigned(row)).collect();
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// Assigns an item to a worker.

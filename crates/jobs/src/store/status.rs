@@ -1,6 +1,7 @@
 //! The progress of trees.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use hostler_postgres::{Row, Type};
 
@@ -8,16 +9,31 @@ use crate::store::create::{check_id, no_job};
 use crate::store::{Store, StoreError};
 use crate::types::Status;
 
+/// The times that a status is read again while another holds the lock of folding.
+const LOOKS: u32 = 10;
+
+/// The pause before each.
+const PAUSE: Duration = Duration::from_millis(10);
+
 impl Store {
-    /// The progress of a job and of those below it. A caller sees its own changes.
+    /// The progress of a job and of those below it. A caller sees its own changes of items. Jobs that these complete may be shown as
+    /// open while a deletion or a retry is under way.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Database`].
     pub async fn status(&self, job: &str) -> Result<Status, StoreError> {
         check_id(job)?;
-        let sql = "SELECT num, id, parent, type, sealed, complete, final_stage, added, ok, failed, assigned, tree_complete \
+        let sql = "SELECT num, id, parent, type, sealed, complete, final_stage, added, ok, failed, assigned, tree_complete, behind \
             FROM hostler_jobs.tree($1)";
-        let rows = self.call(sql, &[(&job, Type::TEXT)]).await?;
+        let mut rows = self.call(sql, &[(&job, Type::TEXT)]).await?;
+        for _ in 0..LOOKS {
+            if !rows.iter().any(|row| row.get(12)) {
+                break;
+            }
+            // Without a connection, which others need to end.
+            tokio::time::sleep(PAUSE).await;
+            rows = self.call(sql, &[(&job, Type::TEXT)]).await?;
+        }
         build(&rows, job).ok_or_else(|| no_job(job))
     }
 }

@@ -40,7 +40,7 @@ pub const ALL: &[SqlFault] = &[
     SqlFault {
         name: "children stay open",
         function: "fold",
-        from: "UPDATE job SET sealed = true WHERE num = ANY (seals);",
+        from: "UPDATE job SET sealed = true, sealed_by_fold = true WHERE num = ANY (seals);",
         to: "",
     },
     SqlFault {

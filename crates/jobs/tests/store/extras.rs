@@ -11,7 +11,7 @@ use crate::rules::{store_count, store_sql};
 use crate::{accepted, claim, items_of, payloads, raw, result_of, store, succeed_all, tree};
 
 /// A result that adds items and seals.
-fn adding(given: &Assigned, add_items: &Value, seal: &[&str]) -> Success {
+pub fn adding(given: &Assigned, add_items: &Value, seal: &[&str]) -> Success {
     Success {
         add_items: serde_json::from_value(add_items.clone()).unwrap(),
         seal: seal.iter().map(|target| (*target).to_owned()).collect(),
@@ -29,7 +29,7 @@ fn final_failure(given: &Assigned) -> Failure {
 }
 
 /// Lets all assignments miss three heartbeats, and sweeps.
-async fn expire_all(store: &Store) {
+pub async fn expire_all(store: &Store) {
     store_sql(store, "UPDATE hostler_jobs.assignment SET beat_at = beat_at - interval '4 minutes'").await;
     assert_eq!(store.expire().await.unwrap(), 1);
 }

@@ -10,6 +10,7 @@ mod crash;
 mod extras;
 mod interleavings;
 mod keys;
+mod mends;
 mod rules;
 mod speed;
 
