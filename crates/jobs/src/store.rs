@@ -12,6 +12,7 @@
 //! | `store/call.rs` | calls, retried after deadlocks; requests with an idempotency key |
 //! | `store/create.rs` | creating trees, adding items, sealing |
 //! | `store/claim.rs` | claiming, assigning, heartbeats, release |
+//! | `store/undelivered.rs` | claims with an unknown end |
 //! | `store/settle.rs` | results and failures |
 //! | `store/ending.rs` | ends of assignments as rows |
 //! | `store/extras.rs` | items that results add, by feeds or as workers ask |
@@ -35,12 +36,14 @@ mod jobs;
 mod outbox;
 mod settle;
 mod status;
+mod undelivered;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hostler_postgres::Database;
+use tokio::sync::Semaphore;
 
 pub use admin::Counts;
 pub use call::IdempotencyKey;
@@ -49,6 +52,9 @@ pub(crate) use fanout::CHANNEL;
 pub use fanout::{Hint, OutboxState};
 pub use outbox::{Delivery, DueCallback};
 pub use settle::Settlement;
+
+/// The most claims with an unknown end whose items are being given back at a time.
+const UNDELIVERED: usize = 256;
 
 /// The periods of the store.
 #[derive(Clone, Debug)]
@@ -83,12 +89,15 @@ pub struct Store {
     pub(crate) types: Arc<Mutex<HashMap<String, i32>>>,
     /// The times at which sweeps of this process last ended well, or began.
     swept: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
+    /// Permits for giving back the items of claims with an unknown end.
+    undelivered: Arc<Semaphore>,
 }
 
 impl Store {
     /// Makes a store. Connects to nothing yet.
     pub fn new(db: Database, settings: StoreSettings) -> Store {
-        Store { db, settings, types: Arc::default(), swept: Arc::default() }
+        let undelivered = Arc::new(Semaphore::new(UNDELIVERED));
+        Store { db, settings, types: Arc::default(), swept: Arc::default(), undelivered }
     }
 
     /// The settings.

@@ -8,6 +8,7 @@ use hostler_postgres::{Param, Row, Type};
 use crate::ids::{AssignmentRef, ItemRef};
 use crate::json::RawJson;
 use crate::limits::{self, MAX_ASSIGNMENTS, MAX_CLAIM};
+use crate::store::undelivered::Undelivered;
 use crate::store::{Store, StoreError};
 use crate::types::{Assigned, FailureRow, ItemRow, ItemState, Progress};
 
@@ -32,28 +33,33 @@ impl Store {
         if max == 0 || max > MAX_CLAIM {
             return Err(StoreError::invalid("max", format!("has to be from 1 to {MAX_CLAIM}")));
         }
+        for kind in types {
+            limits::kind("types", kind)?;
+        }
+        let claim = Undelivered::new(self, worker);
         let mut given = Vec::new();
         // Each time another type comes first, so that none starves.
         let first = fastrand::usize(..types.len());
         for kind in types.iter().cycle().skip(first).take(types.len()) {
-            limits::kind("types", kind)?;
-            match self.claim_type(kind, worker, max - given.len()).await {
+            match self.claim_type(kind, worker, max - given.len(), claim.salt).await {
                 Ok(more) => given.extend(more),
-                Err(error) if given.is_empty() => return Err(error),
-                // What was assigned has to reach the worker.
-                Err(_) => break,
+                Err(error) => {
+                    claim.failed(&error, &given);
+                    // What was assigned before has to reach the worker.
+                    return if given.is_empty() { Err(error) } else { Ok(given) };
+                }
             }
             if given.len() >= max {
                 break;
             }
         }
+        claim.delivered();
         Ok(given)
     }
 
-    async fn claim_type(&self, kind: &str, worker: &str, max: usize) -> Result<Vec<Assigned>, StoreError> {
+    async fn claim_type(&self, kind: &str, worker: &str, max: usize, salt: i64) -> Result<Vec<Assigned>, StoreError> {
         let Some(number) = self.type_id(kind).await? else { return Ok(Vec::new()) };
         let max = i32::try_from(max).unwrap_or(i32::MAX);
-        let salt = fastrand::i64(..);
         let params: [Param<'_>; 4] =
             [(&number, Type::INT4), (&worker, Type::TEXT), (&max, Type::INT4), (&salt, Type::INT8)];
         let rows = self.call(CLAIM, &params).await?;
@@ -68,24 +74,48 @@ impl Store {
         limits::key("worker_id", worker)?;
         let no_item = || StoreError::NotFound { what: "item", id: item.to_owned() };
         let place = self.item_ref(item).await?.ok_or_else(no_item)?;
+        let claim = Undelivered::new(self, worker);
+        match self.assign_place(place, worker, claim.salt).await {
+            Ok(Ok(assigned)) => {
+                claim.delivered();
+                Ok(assigned)
+            }
+            Ok(Err("missing")) => {
+                claim.delivered();
+                Err(no_item())
+            }
+            Ok(Err(reason)) => {
+                claim.delivered();
+                Err(StoreError::Conflict { reason, job_id: None })
+            }
+            // Dropping the claim gives the item back: it may have been assigned before the error.
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Assigns an item, or returns the reason against it.
+    async fn assign_place(
+        &self,
+        place: ItemRef,
+        worker: &str,
+        salt: i64,
+    ) -> Result<Result<Assigned, &'static str>, StoreError> {
         for _ in 0..MOVES {
-            let salt = fastrand::i64(..);
             let params: [Param<'_>; 4] =
                 [(&place.day, Type::INT4), (&place.seq, Type::INT8), (&worker, Type::TEXT), (&salt, Type::INT8)];
             let rows = self.call("SELECT outcome, token FROM hostler_jobs.assign($1, $2, $3, $4)", &params).await?;
-            let row = rows.first().ok_or_else(no_item)?;
-            let reason = match row.get::<_, &str>(0) {
-                "given" => return self.assigned_item(place.seq, row.get(1)).await,
-                "moving" => continue,
-                "done" => "done",
-                "assigned" => "assigned",
-                "retry_at" => "retry_at",
-                "serialize_key" => "serialize_key",
-                _ => return Err(no_item()),
-            };
-            return Err(StoreError::Conflict { reason, job_id: None });
+            let outcome = rows.first().map_or("missing", |row| row.get::<_, &str>(0));
+            return Ok(Err(match (outcome, rows.first()) {
+                ("given", Some(row)) => return self.assigned_item(place.seq, row.get(1)).await.map(Ok),
+                ("moving", _) => continue,
+                ("done", _) => "done",
+                ("assigned", _) => "assigned",
+                ("retry_at", _) => "retry_at",
+                ("serialize_key", _) => "serialize_key",
+                _ => "missing",
+            }));
         }
-        Err(StoreError::Conflict { reason: "assigned", job_id: None })
+        Ok(Err("assigned"))
     }
 
     async fn assigned_item(&self, seq: i64, token: i64) -> Result<Assigned, StoreError> {
@@ -191,8 +221,8 @@ impl Store {
     }
 
     fn assigned(&self, row: &Row) -> Result<Assigned, StoreError> {
-        let item = ItemRef { day: row.get(2), seq: row.get(0) };
-        let place = AssignmentRef { item, token: row.get(1) };
+        let place = place(row);
+        let item = place.item;
         let failures: Option<String> = row.get(12);
         Ok(Assigned {
             assignment_id: place.to_string(),
@@ -216,6 +246,11 @@ impl Store {
             },
         })
     }
+}
+
+/// Reads the place of an assignment.
+fn place(row: &Row) -> AssignmentRef {
+    AssignmentRef { item: ItemRef { day: row.get(2), seq: row.get(0) }, token: row.get(1) }
 }
 
 /// Reads JSON of the database.

@@ -10,6 +10,7 @@ mod interleavings;
 mod keys;
 mod rules;
 mod speed;
+mod undelivered;
 
 use std::time::Duration;
 
