@@ -17,7 +17,7 @@ use crate::api::waiting::Waiting;
 use crate::fanout::state::FanoutState;
 use crate::store::Store;
 
-/// Maximum number of bodies beyond 1 MiB that are read at a time.
+/// Maximum number of requests with bodies beyond 1 MiB that are under way at a time.
 const LARGE_BODIES: usize = 8;
 
 /// The limits of the API's callers.
@@ -51,8 +51,8 @@ pub struct Shared {
     pub fanout: FanoutState,
     /// The counters of requests.
     pub metrics: Metrics,
-    /// Permits for reading large bodies.
-    pub large_bodies: Semaphore,
+    /// Permits for requests with large bodies.
+    pub large_bodies: Arc<Semaphore>,
     /// Cancelled when long polls must end.
     pub stopping: CancellationToken,
     /// Work that outlives its request.
@@ -81,7 +81,7 @@ impl App {
             waiting: Waiting::default(),
             fanout: FanoutState::default(),
             metrics: Metrics::default(),
-            large_bodies: Semaphore::new(LARGE_BODIES),
+            large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
             stopping,
             tasks: TaskTracker::new(),
             access,
