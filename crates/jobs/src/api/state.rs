@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::metrics::Metrics;
+use crate::api::problem::Problem;
 use crate::api::rate::{Buckets, Rate};
 use crate::api::roles::{Access, Tokens};
 use crate::api::waiting::Waiting;
@@ -53,6 +54,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Permits for requests with large bodies.
     pub large_bodies: Arc<Semaphore>,
+    /// The last answer of the database to a readiness check, and its time.
+    pub readiness: Mutex<Option<(Instant, Result<(), Problem>)>>,
     /// Cancelled when long polls must end.
     pub stopping: CancellationToken,
     /// Work that outlives its request.
@@ -82,6 +85,7 @@ impl App {
             fanout: FanoutState::default(),
             metrics: Metrics::default(),
             large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
+            readiness: Mutex::default(),
             stopping,
             tasks: TaskTracker::new(),
             access,
