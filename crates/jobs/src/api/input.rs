@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::api::json_scan::{Finding, NESTING, find_nul, pointer, scan};
 use crate::api::problem::Problem;
+use crate::api::roles::bearer;
 use crate::api::state::App;
 use crate::limits::MAX_KEY;
 use crate::store::IdempotencyKey;
@@ -57,6 +58,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Input<T> {
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).field("Content-Type"));
         }
         let key = idempotency_key(request.headers())?;
+        let key = if app.tokens.is_empty() { key } else { key.map(|key| key_of_token(request.headers(), &key)) };
         let path = request.uri().path().to_owned();
         let (body, permit) = read(request.into_body(), &app.large_bodies).await?;
         let idempotency = key.map(|key| IdempotencyKey { key, hash: fingerprint(&path, &body) });
@@ -83,6 +85,15 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
         Ok(key) if (1..=MAX_KEY).contains(&key.len()) => Ok(Some(key.to_owned())),
         _ => Err(Problem::invalid(NAME, "must have 1 to 200 visible ASCII characters")),
     }
+}
+
+/// Returns a digest of a key and the caller's token, so that callers cannot meet the keys of others.
+fn key_of_token(headers: &HeaderMap, key: &str) -> String {
+    let mut context = Context::new(&SHA256);
+    context.update(bearer(headers).unwrap_or_default());
+    context.update(b"\n");
+    context.update(key.as_bytes());
+    crate::hex::encode(context.finish().as_ref())
 }
 
 /// Returns a digest of a route and a body, in hexadecimal digits.
