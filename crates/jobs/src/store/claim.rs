@@ -12,10 +12,18 @@ use crate::store::undelivered::Undelivered;
 use crate::store::{Store, StoreError};
 use crate::types::{Assigned, FailureRow, ItemRow, ItemState, Progress};
 
-/// Claims, and reads the items in the same round trip.
-const CLAIM: &str = "SELECT i.* FROM (SELECT array_agg(c.seq ORDER BY c.n), array_agg(c.token ORDER BY c.n) \
+/// Claims, and reads the items in the same round trip. Beyond the budget of bytes, they are without payload and failures.
+const CLAIM: &str = "SELECT i.seq, i.token, i.day, i.id, i.job_id, i.root_id, i.type, \
+    CASE WHEN i.before < $5 THEN i.payload END, CASE WHEN i.before < $5 THEN i.metadata END, i.dedupe_key, i.serialize_key, \
+    i.priority, CASE WHEN i.before < $5 THEN i.failures END, i.created_at \
+    FROM (SELECT i.*, coalesce(sum(octet_length(i.payload) + coalesce(octet_length(i.metadata), 0) \
+    + coalesce(octet_length(i.failures), 0)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)::bigint AS before \
+    FROM (SELECT array_agg(c.seq ORDER BY c.n), array_agg(c.token ORDER BY c.n) \
     FROM hostler_jobs.claim($1, $2, $3, $4) WITH ORDINALITY c (seq, token, n)) g (seqs, tokens) \
-    CROSS JOIN LATERAL hostler_jobs.assigned_items(g.seqs, g.tokens) i WHERE g.seqs IS NOT NULL";
+    CROSS JOIN LATERAL hostler_jobs.assigned_items(g.seqs, g.tokens) i WHERE g.seqs IS NOT NULL) i";
+
+/// Maximum size of the items of a claim, in bytes, which the last one may exceed. Further ones go back.
+const BUDGET: i64 = 16 << 20;
 
 /// The attempts to assign an item that is changing places.
 const MOVES: u32 = 20;
@@ -60,10 +68,21 @@ impl Store {
     async fn claim_type(&self, kind: &str, worker: &str, max: usize, salt: i64) -> Result<Vec<Assigned>, StoreError> {
         let Some(number) = self.type_id(kind).await? else { return Ok(Vec::new()) };
         let max = i32::try_from(max).unwrap_or(i32::MAX);
-        let params: [Param<'_>; 4] =
-            [(&number, Type::INT4), (&worker, Type::TEXT), (&max, Type::INT4), (&salt, Type::INT8)];
+        let params: [Param<'_>; 5] = [
+            (&number, Type::INT4),
+            (&worker, Type::TEXT),
+            (&max, Type::INT4),
+            (&salt, Type::INT8),
+            (&BUDGET, Type::INT8),
+        ];
         let rows = self.call(CLAIM, &params).await?;
-        rows.iter().map(|row| self.assigned(row)).collect()
+        let (whole, beyond): (Vec<&Row>, Vec<&Row>) =
+            rows.iter().partition(|row| row.get::<_, Option<&str>>(7).is_some());
+        if !beyond.is_empty() {
+            let ids: Vec<String> = beyond.iter().map(|row| place(row).to_string()).collect();
+            self.release(&ids).await?;
+        }
+        whole.into_iter().map(|row| self.assigned(row)).collect()
     }
 
     /// Assigns an item to a worker.

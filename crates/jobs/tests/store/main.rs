@@ -9,6 +9,7 @@ mod extras;
 mod interleavings;
 mod keys;
 mod rules;
+mod sizes;
 mod speed;
 mod undelivered;
 
