@@ -3,17 +3,18 @@
 pub mod address;
 pub mod signature;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 pub use bytes::Bytes;
-use futures_util::future::join_all;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::callbacks::address::{AddressRefused, is_reserved};
@@ -35,6 +36,12 @@ const REST: Duration = Duration::from_secs(5);
 
 /// Maximum number of attempts at a time.
 const AT_A_TIME: usize = 16;
+
+/// Number of attempts of a receiver from which it gets no more.
+const BUSY: usize = 2;
+
+/// Maximum number of callbacks that are leased at once, so that a receiver has at most `BUSY - 1` more than these under way.
+const AT_ONCE: usize = 3;
 
 /// The reason that a channel did not take a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -100,10 +107,24 @@ impl Callbacks {
 
     /// Delivers callbacks as they fall due, until `cancel`. Attempts under way end first.
     pub async fn run(self, cancel: CancellationToken) {
+        let sender = Arc::new(self);
+        let (slots, mut attempts) = (Slots::default(), JoinSet::new());
         while !cancel.is_cancelled() {
-            let pause = match self.round().await {
-                Ok(0) => PERIOD,
-                Ok(_) => continue,
+            while attempts.try_join_next().is_some() {}
+            let free = AT_A_TIME.saturating_sub(attempts.len());
+            let pause = match sender.claim(free, &slots).await {
+                // The end of an attempt ends the pause.
+                Ok(due) if due.is_empty() => PERIOD,
+                Ok(due) => {
+                    for (due, secret) in due {
+                        let (sender, slot) = (Arc::clone(&sender), slots.take(due.callback.receiver()));
+                        attempts.spawn(async move {
+                            sender.deliver(&due, secret.as_bytes()).await;
+                            drop(slot);
+                        });
+                    }
+                    continue;
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot look for callbacks; trying again");
                     REST
@@ -111,23 +132,27 @@ impl Callbacks {
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
+                Some(_) = attempts.join_next() => {}
                 () = cancel.cancelled() => {}
             }
         }
+        while attempts.join_next().await.is_some() {}
     }
 
-    /// Attempts the callbacks that are due. Returns their number.
-    async fn round(&self) -> Result<usize, StoreError> {
-        let due = self.store.claim_callbacks(AT_A_TIME, LEASE).await?;
-        if due.is_empty() {
-            return Ok(0);
+    /// Leases callbacks that are due and to receivers with few attempts under way. Returns them with the secret of signatures.
+    async fn claim(&self, free: usize, slots: &Slots) -> Result<Vec<(DueCallback, Arc<str>)>, StoreError> {
+        if free == 0 {
+            return Ok(Vec::new());
         }
-        let secret = match &self.settings.secret {
-            Some(secret) => secret.clone(),
-            None => self.store.callback_secret().await?,
+        let due = self.store.claim_callbacks_except(&slots.busy(), free.min(AT_ONCE), LEASE).await?;
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
+        let secret: Arc<str> = match &self.settings.secret {
+            Some(secret) => secret.as_str().into(),
+            None => self.store.callback_secret().await?.into(),
         };
-        join_all(due.iter().map(|due| self.deliver(due, secret.as_bytes()))).await;
-        Ok(due.len())
+        Ok(due.into_iter().map(|due| (due, Arc::clone(&secret))).collect())
     }
 
     /// Attempts one callback and notes the outcome.
@@ -188,6 +213,44 @@ impl Callbacks {
         match tokio::time::timeout(ATTEMPT, channels.send(channel, event, body)).await {
             Ok(outcome) => outcome.map_err(Failed::Channel),
             Err(_) => Err(Failed::Timeout),
+        }
+    }
+}
+
+/// The attempts under way by receiver, so that one that hangs delays no other.
+#[derive(Clone, Default)]
+struct Slots(Arc<Mutex<HashMap<String, usize>>>);
+
+/// An attempt under way. Dropping this value ends it.
+struct Slot {
+    slots: Slots,
+    receiver: String,
+}
+
+impl Slots {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, receiver: String) -> Slot {
+        *self.lock().entry(receiver.clone()).or_default() += 1;
+        Slot { slots: self.clone(), receiver }
+    }
+
+    /// Returns the receivers that have enough attempts under way.
+    fn busy(&self) -> Vec<String> {
+        self.lock().iter().filter(|(_, count)| **count >= BUSY).map(|(receiver, _)| receiver.clone()).collect()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut slots = self.slots.lock();
+        if let Some(count) = slots.get_mut(&self.receiver) {
+            *count -= 1;
+            if *count == 0 {
+                slots.remove(&self.receiver);
+            }
         }
     }
 }
@@ -259,6 +322,20 @@ fn is_refused_name(error: &reqwest::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_receiver_is_busy_while_it_has_enough_attempts() {
+        let slots = Slots::default();
+        let receiver = |url: &str| Callback::Url(url.to_owned()).receiver();
+        assert_eq!(receiver("HTTP://Host:80?a"), "host:80");
+        assert_eq!(receiver("http://host:80/b"), "host:80");
+        let first = slots.take(receiver("http://host:80/a"));
+        assert!(slots.busy().is_empty());
+        let second = slots.take(receiver("http://host:80/b"));
+        assert_eq!(slots.busy(), ["host:80"]);
+        drop((first, second));
+        assert!(slots.lock().is_empty());
+    }
 
     #[test]
     fn only_gone_and_refused_addresses_are_final() {

@@ -33,8 +33,8 @@ use state::FanoutState;
 
 use crate::store::Store;
 
-/// Interval of attempts to end an outbox that no instance needs any more.
-const END: Duration = Duration::from_secs(60);
+/// Interval of attempts to end an outbox that no instance needs any more. An attempt gives up as soon as it would have to wait.
+const END: Duration = Duration::from_secs(5);
 
 /// The way in which idle workers learn of ready items.
 #[derive(Clone, Debug, Default)]

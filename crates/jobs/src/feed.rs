@@ -60,17 +60,22 @@ impl Template {
         self.pieces.iter().filter(|piece| matches!(piece, Piece::Part { .. })).count()
     }
 
-    /// Makes a payload of at most `most` bytes out of a result and the payload it came of, both JSON texts.
+    /// Tells whether the template needs the payload.
+    pub fn needs_payload(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece, Piece::Part { of: Source::Payload, .. }))
+    }
+
+    /// Makes a payload of at most `most` bytes out of a result and the payload it came of. Several templates share their parsed parts.
     ///
     /// # Errors
     /// [`TooLong`] if it would be longer.
-    pub fn expand(&self, result: &str, payload: &str, most: usize) -> Result<String, TooLong> {
+    pub fn expand(&self, result: &mut Parsed<'_>, payload: &mut Parsed<'_>, most: usize) -> Result<String, TooLong> {
         let mut made = String::new();
         for piece in &self.pieces {
             let text = match piece {
                 Piece::Text(text) => text,
-                Piece::Part { of: Source::Result, steps } => find(result, steps),
-                Piece::Part { of: Source::Payload, steps } => find(payload, steps),
+                Piece::Part { of: Source::Result, steps } => result.find(steps),
+                Piece::Part { of: Source::Payload, steps } => payload.find(steps),
             };
             if made.len() + text.len() > most {
                 return Err(TooLong(most));
@@ -78,6 +83,60 @@ impl Template {
             made.push_str(text);
         }
         Ok(made)
+    }
+}
+
+/// A JSON text whose arrays and objects are each cut into their parts at most once.
+pub struct Parsed<'j> {
+    json: &'j str,
+    /// The arrays and objects that were cut, by the place of their text.
+    levels: HashMap<usize, Level<'j>>,
+}
+
+/// The parts of a value.
+enum Level<'j> {
+    Object(HashMap<String, &'j RawValue>),
+    Array(Vec<&'j RawValue>),
+    /// A value without parts.
+    Leaf,
+}
+
+impl<'j> Parsed<'j> {
+    /// Takes a text. Parses nothing yet.
+    pub fn new(json: &'j str) -> Self {
+        Self { json: json.trim(), levels: HashMap::new() }
+    }
+
+    /// Returns the text of a part, `null` if it is missing.
+    fn find(&mut self, steps: &[String]) -> &'j str {
+        let mut place = self.json;
+        for step in steps {
+            let level = self.levels.entry(place.as_ptr().addr()).or_insert_with(|| Level::of(place));
+            let next = match level {
+                Level::Object(all) => all.get(step).copied(),
+                Level::Array(all) => {
+                    let index = step.parse::<usize>().ok().filter(|index| index.to_string() == *step);
+                    index.and_then(|index| all.get(index).copied())
+                }
+                Level::Leaf => None,
+            };
+            match next {
+                Some(value) => place = value.get(),
+                None => return "null",
+            }
+        }
+        place
+    }
+}
+
+impl<'j> Level<'j> {
+    fn of(json: &'j str) -> Self {
+        let cut = match json.as_bytes().first() {
+            Some(b'{') => serde_json::from_str(json).ok().map(Level::Object),
+            Some(b'[') => serde_json::from_str(json).ok().map(Level::Array),
+            _ => None,
+        };
+        cut.unwrap_or(Level::Leaf)
     }
 }
 
@@ -109,33 +168,12 @@ fn part(text: &str) -> Option<Piece> {
     Some(Piece::Part { of, steps })
 }
 
-/// Returns the text of a part, `null` if it is missing.
-fn find<'j>(json: &'j str, steps: &[String]) -> &'j str {
-    let mut place = json.trim();
-    for step in steps {
-        let next = if place.starts_with('{') {
-            serde_json::from_str::<HashMap<String, &RawValue>>(place).ok().and_then(|all| all.get(step).copied())
-        } else if place.starts_with('[') {
-            let index = step.parse::<usize>().ok().filter(|index| index.to_string() == *step);
-            let all = serde_json::from_str::<Vec<&RawValue>>(place).ok();
-            index.zip(all).and_then(|(index, all)| all.get(index).copied())
-        } else {
-            None
-        };
-        match next {
-            Some(value) => place = value.get(),
-            None => return "null",
-        }
-    }
-    place
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn expand(template: &str, result: &str, payload: &str) -> String {
-        Template::parse(template).expand(result, payload, 1000).unwrap()
+        Template::parse(template).expand(&mut Parsed::new(result), &mut Parsed::new(payload), 1000).unwrap()
     }
 
     #[test]
@@ -169,7 +207,20 @@ mod tests {
     fn payloads_are_bounded() {
         let template = Template::parse(r#"["$","$"]"#);
         assert_eq!(template.parts(), 2);
-        assert_eq!(template.expand("12345", "null", 12), Err(TooLong(12)));
-        assert_eq!(template.expand("12345", "null", 13).as_deref(), Ok("[12345,12345]"));
+        let expand = |most| template.expand(&mut Parsed::new("12345"), &mut Parsed::new("null"), most);
+        assert_eq!(expand(12), Err(TooLong(12)));
+        assert_eq!(expand(13).as_deref(), Ok("[12345,12345]"));
+    }
+
+    #[test]
+    fn each_level_is_cut_once_for_all_templates() {
+        let (mut result, mut payload) = (Parsed::new(r#" {"a":{"b":[1,2]},"c":3}"#), Parsed::new("null"));
+        for (template, expected) in [("\"$.a.b.0\"", "1"), ("\"$.a.b.1\"", "2"), ("\"$.a.x\"", "null")] {
+            let template = Template::parse(template);
+            assert_eq!(template.expand(&mut result, &mut payload, 10).as_deref(), Ok(expected));
+            assert!(!template.needs_payload());
+        }
+        assert_eq!(result.levels.len(), 3);
+        assert!(Template::parse("[\"$payload.a\"]").needs_payload());
     }
 }

@@ -1,5 +1,6 @@
 //! The server: ties the listener, the API, the sweeps and the callbacks together.
 
+mod idle;
 pub mod stalls;
 
 use std::net::SocketAddr;
@@ -13,8 +14,8 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,6 +24,7 @@ use crate::api::guard::Peer;
 use crate::api::state::{App, Limits};
 use crate::callbacks::{CallbackSettings, Callbacks, ClientError};
 use crate::fanout::{self, Fanout, Ties};
+use crate::server::idle::IdleConnections;
 use crate::server::stalls::Stalls;
 use crate::store::Store;
 use crate::sweeps;
@@ -36,7 +38,10 @@ const HEAD: Duration = Duration::from_secs(60);
 /// Maximum time for which a client reads nothing of an answer.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Pause after a connection could not be accepted, because file descriptors may have run out.
+/// Time for an idle connection to close.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// Pause after a connection could not be accepted or no more may be open, because file descriptors may have run out.
 const REST: Duration = Duration::from_millis(100);
 
 /// The settings of a server.
@@ -48,7 +53,7 @@ pub struct ServerSettings {
     pub callbacks: CallbackSettings,
     /// The way in which idle workers learn of ready items.
     pub fanout: Fanout,
-    /// Maximum number of open connections. Further clients wait.
+    /// Maximum number of open connections. Beyond it, idle ones are closed, and further clients wait.
     pub connections: usize,
     /// Maximum time between the stop and the end of requests under way.
     pub grace: Duration,
@@ -109,6 +114,7 @@ pub async fn serve(
         router,
         open: TaskTracker::new(),
         permits: Arc::new(Semaphore::new(settings.connections)),
+        idle: IdleConnections::default(),
         stop: cancel.clone(),
         abort: CancellationToken::new(),
     };
@@ -155,6 +161,7 @@ struct Connections {
     router: Router,
     open: TaskTracker,
     permits: Arc<Semaphore>,
+    idle: IdleConnections,
     /// Cancelled when connections must end after their request.
     stop: CancellationToken,
     /// Cancelled when connections must end at once.
@@ -165,7 +172,7 @@ impl Connections {
     /// Accepts connections for as long as the future is polled.
     async fn accept(&self, listener: &TcpListener) {
         // The semaphore is never closed.
-        while let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await {
+        while let Ok(permit) = self.permit().await {
             match listener.accept().await {
                 Ok((stream, peer)) => self.spawn(stream, peer, permit),
                 Err(error) => {
@@ -176,14 +183,34 @@ impl Connections {
         }
     }
 
+    /// Waits for a permit. Without a free one, the connection that has been idle for longest is closed.
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        loop {
+            match Arc::clone(&self.permits).try_acquire_owned() {
+                Ok(permit) => return Ok(permit),
+                Err(_) => self.idle.close_longest(),
+            }
+            if let Ok(permit) = timeout(REST, Arc::clone(&self.permits).acquire_owned()).await {
+                return permit;
+            }
+        }
+    }
+
     /// Serves a connection in a task of its own.
     fn spawn(&self, stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit) {
         // Answers are written whole, so waiting for more to send only delays them.
         let _ = stream.set_nodelay(true);
         let routes = TowerToHyperService::new(self.router.clone());
+        let idle = self.idle.enter();
+        let (close, activity) = (idle.close.clone(), idle.clone());
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(Peer(peer));
-            routes.call(request)
+            let (busy, answer) = (activity.busy(), routes.call(request));
+            async move {
+                let answer = answer.await;
+                drop(busy);
+                answer
+            }
         });
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
@@ -192,7 +219,7 @@ impl Connections {
         let (stop, abort) = (self.stop.clone(), self.abort.clone());
         self.open.spawn(async move {
             let mut connection = std::pin::pin!(connection);
-            let mut stopping = false;
+            let (mut stopping, mut closing) = (false, false);
             loop {
                 tokio::select! {
                     // A disconnect by the client is not an error of hostler.
@@ -202,9 +229,15 @@ impl Connections {
                         stopping = true;
                         connection.as_mut().graceful_shutdown();
                     }
+                    // An answer that is being sent has a while to end.
+                    () = close.cancelled(), if !closing => {
+                        closing = true;
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    () = sleep(CLOSING), if closing => break,
                 }
             }
-            drop(permit);
+            drop((permit, idle));
         });
     }
 }

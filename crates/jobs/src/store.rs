@@ -12,6 +12,8 @@
 //! | `store/call.rs` | calls, retried after deadlocks; requests with an idempotency key |
 //! | `store/create.rs` | creating trees, adding items, sealing |
 //! | `store/claim.rs` | claiming, assigning, heartbeats, release |
+//! | `store/undelivered.rs` | claims with an unknown end |
+//! | `store/known_types.rs` | the numbers of types in memory |
 //! | `store/settle.rs` | results and failures |
 //! | `store/ending.rs` | ends of assignments as rows |
 //! | `store/extras.rs` | items that results add, by feeds or as workers ask |
@@ -32,23 +34,30 @@ mod extras;
 mod fanout;
 mod items;
 mod jobs;
+mod known_types;
 mod outbox;
 mod settle;
 mod status;
+mod undelivered;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hostler_postgres::Database;
+use tokio::sync::Semaphore;
 
 pub use admin::Counts;
 pub use call::IdempotencyKey;
 pub use error::StoreError;
 pub(crate) use fanout::CHANNEL;
 pub use fanout::{Hint, OutboxState};
+use known_types::KnownTypes;
 pub use outbox::{Delivery, DueCallback};
 pub use settle::Settlement;
+
+/// The most claims with an unknown end whose items are being given back at a time.
+const UNDELIVERED: usize = 256;
 
 /// The periods of the store.
 #[derive(Clone, Debug)]
@@ -79,16 +88,19 @@ impl Default for StoreSettings {
 pub struct Store {
     pub(crate) db: Database,
     pub(crate) settings: StoreSettings,
-    /// The numbers of types, which never change.
-    pub(crate) types: Arc<Mutex<HashMap<String, i32>>>,
+    /// The types that this process has asked for.
+    pub(crate) types: Arc<Mutex<KnownTypes>>,
     /// The times at which sweeps of this process last ended well, or began.
     swept: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
+    /// Permits for giving back the items of claims with an unknown end.
+    undelivered: Arc<Semaphore>,
 }
 
 impl Store {
     /// Makes a store. Connects to nothing yet.
     pub fn new(db: Database, settings: StoreSettings) -> Store {
-        Store { db, settings, types: Arc::default(), swept: Arc::default() }
+        let undelivered = Arc::new(Semaphore::new(UNDELIVERED));
+        Store { db, settings, types: Arc::default(), swept: Arc::default(), undelivered }
     }
 
     /// The settings.

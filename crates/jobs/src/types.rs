@@ -87,6 +87,19 @@ pub enum Callback {
     Channel(String),
 }
 
+impl Callback {
+    /// Returns the host and port of an address in lower case. All channels are one receiver, the empty text.
+    pub fn receiver(&self) -> String {
+        match self {
+            Self::Url(url) => {
+                let place = url.split_once(':').map_or("", |(_, rest)| rest).trim_start_matches('/');
+                place.split(['/', '?', '#']).next().unwrap_or_default().to_lowercase()
+            }
+            Self::Channel(_) => String::new(),
+        }
+    }
+}
+
 /// A rule that makes an item out of each result of the parent's items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -242,7 +255,7 @@ pub struct ItemRow {
     pub state: ItemState,
     /// The result, null unless `state` is `succeeded`. A result may be null, too.
     pub result: RawJson,
-    /// All failures, the oldest first.
+    /// The last 20 failures, the oldest first. Of an error longer than 16 KiB, only the beginning of its text.
     pub failures: Vec<FailureRow>,
     /// The time before which it is not tried again, RFC 3339.
     pub retry_at: Option<String>,

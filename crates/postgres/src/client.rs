@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::Object;
+use tokio::runtime::Handle;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{CancelToken, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -13,8 +14,8 @@ use crate::error::DatabaseError;
 /// A parameter of a statement, with its type: statements are sent with their parameters, without a round trip to prepare them.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// A connection of the pool. Dropping this value gives it back, unless one of its calls passed the deadline, or
-/// the server answered that it cannot serve.
+/// A connection of the pool. Dropping this value gives it back, unless one of its calls passed the deadline or was dropped before its
+/// answer, or the server answered that it cannot serve.
 pub struct Client {
     /// `None` only while being dropped.
     object: Option<Object>,
@@ -72,7 +73,7 @@ impl Client {
         object.map(|object| &***object).ok_or_else(DatabaseError::lost)
     }
 
-    /// Awaits a call. Gives the connection up if the deadline passes first.
+    /// Awaits a call. Gives the connection up if the deadline passes first, or the caller drops the future.
     pub(crate) async fn timed<T>(
         &self,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
@@ -86,13 +87,15 @@ impl Client {
         deadline: Duration,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, DatabaseError> {
-        match tokio::time::timeout(deadline, call).await {
+        let unanswered = Unanswered(self);
+        let answered = tokio::time::timeout(deadline, call).await;
+        if answered.is_ok() {
+            std::mem::forget(unanswered);
+        }
+        match answered {
             Ok(Err(error)) if error.is_closed() => Err(DatabaseError::lost()),
             Ok(answer) => answer.map_err(|error| self.retiring(error.into())),
-            Err(_) => {
-                self.give_up();
-                Err(DatabaseError::Deadline)
-            }
+            Err(_) => Err(DatabaseError::Deadline),
         }
     }
 
@@ -113,9 +116,18 @@ impl Client {
     /// Lets no other call use the connection, and asks the server to cancel the statement.
     pub(crate) fn give_up(&self) {
         let is_first = !self.given_up.swap(true, Ordering::Relaxed);
-        if let (true, Some(object)) = (is_first, &self.object) {
-            tokio::spawn(cancel(object.cancel_token(), self.tls.clone(), self.deadline));
+        if let (true, Some(object), Ok(runtime)) = (is_first, &self.object, Handle::try_current()) {
+            runtime.spawn(cancel(object.cancel_token(), self.tls.clone(), self.deadline));
         }
+    }
+}
+
+/// A call without an answer. Dropping this value gives the connection up, so that the statement does not run on in the pool.
+struct Unanswered<'c>(&'c Client);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.give_up();
     }
 }
 

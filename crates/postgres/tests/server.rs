@@ -79,6 +79,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_dropped_call_ends_its_statement_and_frees_the_pool() {
+        let url = Postgres::shared().database();
+        let database =
+            Database::new(&url, Options { application: "dropped", connections: 1, deadline: DEADLINE }).unwrap();
+        let watcher = self::database(&url, DEADLINE);
+        let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dropped' AND state = 'active'";
+        let call = tokio::spawn({
+            let database = database.clone();
+            async move { database.client().await.unwrap().batch("SELECT pg_sleep(60)").await }
+        });
+        let begun = Instant::now();
+        while number(&watcher, sleeping).await == 0 {
+            assert!(begun.elapsed() < DEADLINE, "the statement does not begin");
+        }
+        call.abort();
+        assert!(call.await.is_err());
+        assert_eq!(number(&database, "SELECT 1::bigint").await, 1, "the only connection of the pool is free");
+        while number(&watcher, sleeping).await > 0 {
+            assert!(begun.elapsed() < DEADLINE, "the statement runs on");
+        }
+    }
+
+    #[tokio::test]
     async fn a_server_that_dies_is_unreachable_until_it_is_back() {
         let mut server = Postgres::start();
         let database = database(&server.url("postgres"), DEADLINE);

@@ -107,8 +107,11 @@ impl JobQueue {
                 (assigned.into_iter().filter(lives).collect(), extended_at)
             }
             Err(error) => {
-                tracing::debug!(%error, "cannot extend the leases of items that were just received");
-                (assigned, asked_at)
+                // The leases may have ended, and nobody works on the items yet.
+                tracing::debug!(%error, "cannot extend the leases of items that were just received; giving them back");
+                let ids: Vec<&str> = assigned.iter().map(|one| &*one.assignment_id).collect();
+                self.release(&ids).await;
+                (Vec::new(), asked_at)
             }
         }
     }

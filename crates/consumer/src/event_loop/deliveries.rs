@@ -205,10 +205,10 @@ impl EventLoop {
 
     /// Releases a message whose move to the dead-letter queue has failed. `copy`: the failed settlement.
     pub(super) fn give_up_copy(&mut self, id: Id, copy: Settlement) {
-        let Settlement::DeadLetter { receipt, .. } = copy else { return };
+        let Some(release) = in_place_of(copy) else { return };
         self.summary.abandoned += 1;
         self.apply(id, Event::CopyGivenUp);
-        self.batcher.push(id, Settlement::Release(receipt, Duration::ZERO), self.now, self.leases.deadline(id));
+        self.batcher.push(id, release, self.now, self.leases.deadline(id));
     }
 
     /// Handles leases that the service has taken away. Other receivers can have the messages, so the handlers stop. The
@@ -254,4 +254,12 @@ impl EventLoop {
             self.leave(id, &group, in_hand.machine.disposition());
         }
     }
+}
+
+/// Returns the release of a message that cannot be moved to the dead-letter queue. A service that decides on retries records the
+/// failure.
+pub(super) fn in_place_of(copy: Settlement) -> Option<Settlement> {
+    let Settlement::DeadLetter { receipt, reason, .. } = copy else { return None };
+    let receipt = receipt.with_report(Report::Failure { reason, retry_in: None });
+    Some(Settlement::Release(receipt, Duration::ZERO))
 }

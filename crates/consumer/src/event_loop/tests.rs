@@ -9,6 +9,16 @@ use hostler_config::{Breaker, Share};
 use hostler_queue::fake::Ending;
 use hostler_types::job::{BufferedJob, JobInfo};
 
+#[test]
+fn a_move_that_is_given_up_still_reports_its_failure() {
+    let message = Arc::new(hostler_types::message::Message::new("1", ""));
+    let (receipt, reason) = (hostler_queue::Receipt::new("h"), "bad row".to_owned());
+    let release = deliveries::in_place_of(hostler_queue::Settlement::DeadLetter { receipt, message, reason }).unwrap();
+    let told = release.receipt().report();
+    assert!(matches!(told, Some(hostler_queue::Report::Failure { reason, .. }) if reason == "bad row"), "{told:?}");
+    assert!(matches!(&release, hostler_queue::Settlement::Release(_, delay) if delay.is_zero()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rest_that_hangs_does_not_keep_a_refused_consumer_from_ending() {
     let (broker, queue) = fake(&[]).await;

@@ -1,6 +1,7 @@
 //! Extractors for the parts of a request. Each refuses with a problem that names the faulty part.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -12,10 +13,12 @@ use axum::http::{HeaderMap, StatusCode};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::api::json_scan::{Finding, NESTING, find_nul, pointer, scan};
 use crate::api::problem::Problem;
+use crate::api::roles::bearer;
 use crate::api::state::App;
 use crate::limits::MAX_KEY;
 use crate::store::IdempotencyKey;
@@ -29,6 +32,9 @@ const SMALL_BODY: usize = 1 << 20;
 /// Maximum time between two pieces of a body.
 const PIECE: Duration = Duration::from_secs(10);
 
+/// Minimum rate of a large body in bytes per second, after the time of one piece. A slower one would hold its permit for long.
+const RATE: usize = 256 << 10;
+
 /// Maximum time for the whole of a body.
 const WHOLE: Duration = Duration::from_secs(120);
 
@@ -39,6 +45,8 @@ pub struct Input<T> {
     pub value: T,
     /// The key of a request that may be repeated, with a digest of route and body.
     pub idempotency: Option<IdempotencyKey>,
+    /// Held until the request is answered, because the value takes as much memory as the body.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<T: DeserializeOwned> FromRequest<App> for Input<T> {
@@ -50,10 +58,11 @@ impl<T: DeserializeOwned> FromRequest<App> for Input<T> {
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).field("Content-Type"));
         }
         let key = idempotency_key(request.headers())?;
+        let key = if app.tokens.is_empty() { key } else { key.map(|key| key_of_token(request.headers(), &key)) };
         let path = request.uri().path().to_owned();
-        let body = read(request.into_body(), app).await?;
+        let (body, permit) = read(request.into_body(), &app.large_bodies).await?;
         let idempotency = key.map(|key| IdempotencyKey { key, hash: fingerprint(&path, &body) });
-        Ok(Self { value: parse(&body)?, idempotency })
+        Ok(Self { value: parse(&body)?, idempotency, _permit: permit })
     }
 }
 
@@ -78,6 +87,15 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
+/// Returns a digest of a key and the caller's token, so that callers cannot meet the keys of others.
+fn key_of_token(headers: &HeaderMap, key: &str) -> String {
+    let mut context = Context::new(&SHA256);
+    context.update(bearer(headers).unwrap_or_default());
+    context.update(b"\n");
+    context.update(key.as_bytes());
+    crate::hex::encode(context.finish().as_ref())
+}
+
 /// Returns a digest of a route and a body, in hexadecimal digits.
 fn fingerprint(path: &str, body: &[u8]) -> String {
     let mut context = Context::new(&SHA256);
@@ -87,22 +105,24 @@ fn fingerprint(path: &str, body: &[u8]) -> String {
     crate::hex::encode(context.finish().as_ref())
 }
 
-/// Reads a whole body within the limits of size and time.
-async fn read(body: Body, app: &App) -> Result<Bytes, Problem> {
+/// Reads a whole body within the limits of size and time. Returns the permit of a large one.
+async fn read(body: Body, large_bodies: &Arc<Semaphore>) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {
     let too_large = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 64 MiB");
     let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if expected > BODY {
         return Err(too_large());
     }
     let deadline = Instant::now() + WHOLE;
-    let mut permit = None;
+    // The time from which a large body has its permit.
+    let (mut permit, mut begun) = (None, None);
     let mut pieces = body.into_data_stream();
     let mut whole = BytesMut::with_capacity(expected.min(SMALL_BODY));
     loop {
-        let wait = (Instant::now() + PIECE).min(deadline);
+        let least = begun.map_or(deadline, |begun| begun + allowance(whole.len()));
+        let wait = (Instant::now() + PIECE).min(deadline).min(least);
         let piece = match timeout_at(wait, pieces.next()).await {
             Ok(Some(Ok(piece))) => piece,
-            Ok(None) => return Ok(whole.freeze()),
+            Ok(None) => return Ok((whole.freeze(), permit)),
             Ok(Some(Err(_))) => return Err(Problem::new(StatusCode::BAD_REQUEST, "the body ended early")),
             Err(_) => return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "the body came too slowly")),
         };
@@ -110,14 +130,20 @@ async fn read(body: Body, app: &App) -> Result<Bytes, Problem> {
             return Err(too_large());
         }
         if permit.is_none() && (whole.len() + piece.len()).max(expected) > SMALL_BODY {
-            permit = timeout(PIECE, app.large_bodies.acquire()).await.ok();
+            permit = timeout(PIECE, Arc::clone(large_bodies).acquire_owned()).await.ok().and_then(Result::ok);
             if permit.is_none() {
                 let detail = "too many large requests are under way";
                 return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(1));
             }
+            begun = Some(Instant::now());
         }
         whole.extend_from_slice(&piece);
     }
+}
+
+/// Returns the time within which more than these bytes of a large body must have come.
+fn allowance(bytes: usize) -> Duration {
+    PIECE + Duration::from_secs((bytes / RATE) as u64)
 }
 
 /// Parses a body, and refuses it with the place of the fault.
@@ -126,8 +152,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
         Finding::Clean => {}
         Finding::TooDeep => return Err(Problem::invalid("", format!("is nested deeper than {NESTING} levels"))),
         Finding::Suspicious => {
-            let value = serde_json::from_slice(body).map_err(|error| malformed(&error))?;
-            if let Some(place) = find_nul(&value) {
+            if let Some(place) = find_nul(body).map_err(|error| malformed(&error))? {
                 return Err(Problem::invalid(place, "contains a NUL character, which cannot be stored"));
             }
         }
@@ -321,6 +346,32 @@ mod tests {
     #[test]
     fn a_whole_pair_of_surrogates_is_text() {
         assert!(parse::<NewJob>(br#"{"type":"a","items":[{"payload":"\ud83d\ude00"}]}"#).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_body_that_trickles_loses_its_permit() {
+        assert_eq!(allowance(0), PIECE);
+        assert_eq!(allowance(4 * RATE), PIECE + Duration::from_secs(4));
+        let trickle = futures_util::stream::unfold(SMALL_BODY + 1, |size| async move {
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            Some((Ok::<_, std::io::Error>(Bytes::from(vec![b' '; size])), 1))
+        });
+        let large_bodies = Arc::new(Semaphore::new(1));
+        let begun = Instant::now();
+        let refused = read(Body::from_stream(trickle), &large_bodies).await.unwrap_err();
+        assert_eq!(refused.status(), StatusCode::REQUEST_TIMEOUT);
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        assert_eq!(large_bodies.available_permits(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_permit_of_a_large_body_outlives_its_reading() {
+        let large_bodies = Arc::new(Semaphore::new(1));
+        let (_body, permit) = read(Body::from(vec![b' '; SMALL_BODY + 1]), &large_bodies).await.unwrap();
+        assert_eq!(large_bodies.available_permits(), 0);
+        drop(permit);
+        let (_body, permit) = read(Body::from(vec![b' '; SMALL_BODY]), &large_bodies).await.unwrap();
+        assert!(permit.is_none());
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! One pass over a JSON text for the things that its parser lets through and PostgreSQL refuses.
 
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+
 /// Maximum nesting of arrays and objects in a request: that of the deepest tree of jobs, and that of a value in it.
 pub const NESTING: usize = 200;
 
@@ -47,19 +51,76 @@ fn is_special(escape: &[u8]) -> bool {
     }
 }
 
-/// Returns the JSON pointer of the first string or key that holds a NUL character.
-pub fn find_nul(value: &serde_json::Value) -> Option<String> {
-    use serde_json::Value;
-    match value {
-        Value::String(text) => text.contains('\0').then(String::new),
-        Value::Array(parts) => {
-            parts.iter().enumerate().find_map(|(index, part)| Some(format!("/{index}{}", find_nul(part)?)))
+/// Returns the JSON pointer of the first string or key that holds a NUL character. Keeps no more of the text than one string.
+///
+/// # Errors
+/// If the text is not JSON, which includes half of a surrogate pair.
+pub fn find_nul(text: &[u8]) -> Result<Option<String>, serde_json::Error> {
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let found = NulSearch.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(found)
+}
+
+/// Searches a value for a NUL character, and returns the pointer from the value to it.
+struct NulSearch;
+
+impl<'de> DeserializeSeed<'de> for NulSearch {
+    type Value = Option<String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<String>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for NulSearch {
+    type Value = Option<String>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Option<String>, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Option<String>, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Option<String>, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Option<String>, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Option<String>, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Option<String>, E> {
+        Ok(text.contains('\0').then(String::new))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Option<String>, A::Error> {
+        let (mut found, mut index) = (None, 0_usize);
+        while let Some(below) = parts.next_element_seed(NulSearch)? {
+            found = found.or_else(|| Some(format!("/{index}{}", below?)));
+            index += 1;
         }
-        Value::Object(parts) => parts.iter().find_map(|(key, part)| {
-            let below = if key.contains('\0') { String::new() } else { find_nul(part)? };
-            Some(format!("/{}{below}", escape(key)))
-        }),
-        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+        Ok(found)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut parts: A) -> Result<Option<String>, A::Error> {
+        let mut found = None;
+        while let Some(key) = parts.next_key::<String>()? {
+            let below = parts.next_value_seed(NulSearch)?;
+            let below = if key.contains('\0') { Some(String::new()) } else { below };
+            found = found.or_else(|| Some(format!("/{}{}", escape(&key), below?)));
+        }
+        Ok(found)
     }
 }
 
@@ -103,10 +164,11 @@ mod tests {
 
     #[test]
     fn the_pointer_of_a_nul_names_the_place() {
-        let value = serde_json::json!({ "a": [1, { "b/c": "x\u{0}" }] });
-        assert_eq!(find_nul(&value).as_deref(), Some("/a/1/b~1c"));
-        assert_eq!(find_nul(&serde_json::json!({ "a": "b" })), None);
-        assert_eq!(find_nul(&serde_json::json!({ "a\u{0}": "b" })).as_deref(), Some("/a\u{fffd}"));
+        let find = |text: &str| find_nul(text.as_bytes()).unwrap();
+        assert_eq!(find(r#"{"a":[1,{"b/c":"x\u0000","d":"\u0000"}]}"#).as_deref(), Some("/a/1/b~1c"));
+        assert_eq!(find(r#"{"a":"\ud83d\ude00","b":[null,true,1.5,-1]}"#), None);
+        assert_eq!(find(r#"{"a\u0000":"b"}"#).as_deref(), Some("/a\u{fffd}"));
+        assert!(find_nul(br#"["\ud83d"]"#).is_err() && find_nul(b"[1").is_err() && find_nul(b"1 2").is_err());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The routes about the service itself: health, metrics, the OpenAPI document.
 
+use std::time::{Duration, Instant};
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -15,6 +17,9 @@ use crate::api::state::App;
 
 /// The media type of Prometheus' text format.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Time for which an answer of the database to a readiness check holds.
+const READINESS: Duration = Duration::from_secs(1);
 
 /// The answer to a health check.
 #[derive(Debug, Serialize, ToSchema)]
@@ -47,10 +52,23 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
     if app.stopping.is_cancelled() {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the service stops").retry_after(1));
     }
-    app.store.check_schema().await.map_err(of_parameters)?;
+    database_answers(&app).await?;
     let faults = app.fanout.counts().faults;
     let status = if faults.is_empty() { "ok" } else { "degraded" };
     Ok(Json(Health { status, fanout: (!faults.is_empty()).then(|| faults.join("; ")) }))
+}
+
+/// Asks the database whether it can be worked with, once a second at most: nobody needs a token to ask.
+async fn database_answers(app: &App) -> Result<(), Problem> {
+    let mut last = app.readiness.lock().await;
+    if let Some((at, answer)) = &*last
+        && at.elapsed() < READINESS
+    {
+        return answer.clone();
+    }
+    let answer = app.store.check_schema().await.map_err(of_parameters);
+    *last = Some((Instant::now(), answer.clone()));
+    answer
 }
 
 /// Returns metrics in Prometheus' text format.

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::metrics::Metrics;
+use crate::api::problem::Problem;
 use crate::api::rate::{Buckets, Rate};
 use crate::api::roles::{Access, Tokens};
 use crate::api::waiting::Waiting;
 use crate::fanout::state::FanoutState;
 use crate::store::Store;
 
-/// Maximum number of bodies beyond 1 MiB that are read at a time.
+/// Maximum number of requests with bodies beyond 1 MiB that are under way at a time.
 const LARGE_BODIES: usize = 8;
 
 /// The limits of the API's callers.
@@ -51,8 +52,10 @@ pub struct Shared {
     pub fanout: FanoutState,
     /// The counters of requests.
     pub metrics: Metrics,
-    /// Permits for reading large bodies.
-    pub large_bodies: Semaphore,
+    /// Permits for requests with large bodies.
+    pub large_bodies: Arc<Semaphore>,
+    /// The last answer of the database to a readiness check, and its time.
+    pub readiness: Mutex<Option<(Instant, Result<(), Problem>)>>,
     /// Cancelled when long polls must end.
     pub stopping: CancellationToken,
     /// Work that outlives its request.
@@ -81,7 +84,8 @@ impl App {
             waiting: Waiting::default(),
             fanout: FanoutState::default(),
             metrics: Metrics::default(),
-            large_bodies: Semaphore::new(LARGE_BODIES),
+            large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
+            readiness: Mutex::default(),
             stopping,
             tasks: TaskTracker::new(),
             access,

@@ -37,11 +37,12 @@ BEGIN
     END IF;
 END $$;
 
--- The failures of an item as JSON text, the oldest first.
+-- The last 20 failures of an item as JSON text, the oldest first. An error longer than 16 KiB is the beginning of its text.
 CREATE FUNCTION hostler_jobs.failures_of(p_day int, p_seq bigint) RETURNS text
 LANGUAGE sql STABLE SET search_path = hostler_jobs, pg_temp AS $$
-    SELECT json_agg(json_build_object('error', f.error, 'worker_id', f.worker, 'at', rfc3339(f.at)) ORDER BY f.at, f.token)::text
-    FROM failure f WHERE f.day = p_day AND f.seq = p_seq
+    SELECT json_agg(json_build_object('error', CASE WHEN octet_length(f.error::text) <= 16384 THEN f.error
+        ELSE to_json(left(f.error::text, 16384)) END, 'worker_id', f.worker, 'at', rfc3339(f.at)) ORDER BY f.at, f.token)::text
+    FROM (SELECT * FROM failure l WHERE l.day = p_day AND l.seq = p_seq ORDER BY l.at DESC, l.token DESC LIMIT 20) f
 $$;
 
 -- The items of assignments, in the order of `p_seqs`. Volatile, so that it sees the assignments that `claim` made in the same

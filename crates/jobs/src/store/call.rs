@@ -1,6 +1,7 @@
 //! Calls of the schema's functions: retried after deadlocks, and answered once under an idempotency key.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use hostler_postgres::{DatabaseError, Param, Row, Type, migrate};
 
@@ -174,37 +175,48 @@ impl Store {
 
     /// The numbers of types, in order. Unknown ones are created.
     pub(crate) async fn type_ids(&self, names: &[&str]) -> Result<Vec<i32>, StoreError> {
-        let missing: Vec<&str> = names.iter().copied().filter(|name| self.known_type(name).is_none()).collect();
+        let mut numbers: HashMap<String, i32> =
+            names.iter().filter_map(|name| Some(((*name).to_owned(), self.known_type(name)?))).collect();
+        let missing: Vec<&str> = names.iter().copied().filter(|name| !numbers.contains_key(*name)).collect();
         if !missing.is_empty() {
             let insert = "INSERT INTO hostler_jobs.job_type (name) SELECT DISTINCT n FROM unnest($1) n ORDER BY n ON CONFLICT DO NOTHING";
-            let select = "SELECT name, id FROM hostler_jobs.job_type WHERE name = ANY ($1)";
             // Looked for first: a conflict would use up a number.
-            if self.learn_types(select, &missing).await? < missing.len() {
+            let mut learned = self.learn_types(&missing).await?;
+            if learned.len() < missing.len() {
                 self.call(insert, &[(&missing, Type::TEXT_ARRAY)]).await?;
-                self.learn_types(select, &missing).await?;
+                learned = self.learn_types(&missing).await?;
             }
+            numbers.extend(learned);
         }
-        let all = names.iter().map(|name| self.known_type(name));
+        let all = names.iter().map(|name| numbers.get(*name).copied());
         all.collect::<Option<_>>().ok_or_else(|| StoreError::Unexpected("a type has no number".to_owned()))
     }
 
-    /// The number of a type; `None` if no job ever had it.
+    /// The number of a type; `None` if no job ever had it. Workers that poll for such a type seldom make the database look for it.
     pub(crate) async fn type_id(&self, name: &str) -> Result<Option<i32>, StoreError> {
-        if self.known_type(name).is_none() {
-            self.learn_types("SELECT name, id FROM hostler_jobs.job_type WHERE name = ANY ($1)", &[name]).await?;
+        let now = Instant::now();
+        let known = self.known_type(name);
+        if known.is_some() || self.types.lock().is_ok_and(|types| types.is_unknown(name, now)) {
+            return Ok(known);
         }
-        Ok(self.known_type(name))
+        let learned = self.learn_types(&[name]).await?;
+        if let (true, Ok(mut types)) = (learned.is_empty(), self.types.lock()) {
+            types.miss(name, now);
+        }
+        Ok(learned.first().map(|(_, number)| *number))
     }
 
     fn known_type(&self, name: &str) -> Option<i32> {
-        self.types.lock().ok()?.get(name).copied()
+        self.types.lock().ok()?.number(name)
     }
 
-    async fn learn_types(&self, select: &str, names: &[&str]) -> Result<usize, StoreError> {
+    async fn learn_types(&self, names: &[&str]) -> Result<Vec<(String, i32)>, StoreError> {
+        let select = "SELECT name, id FROM hostler_jobs.job_type WHERE name = ANY ($1)";
         let rows = self.call(select, &[(&names, Type::TEXT_ARRAY)]).await?;
+        let learned: Vec<(String, i32)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         if let Ok(mut types) = self.types.lock() {
-            types.extend(rows.iter().map(|row| (row.get(0), row.get(1))));
+            types.learn(&learned);
         }
-        Ok(rows.len())
+        Ok(learned)
     }
 }

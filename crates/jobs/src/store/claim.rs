@@ -8,13 +8,23 @@ use hostler_postgres::{Param, Row, Type};
 use crate::ids::{AssignmentRef, ItemRef};
 use crate::json::RawJson;
 use crate::limits::{self, MAX_ASSIGNMENTS, MAX_CLAIM};
+use crate::store::undelivered::Undelivered;
 use crate::store::{Store, StoreError};
 use crate::types::{Assigned, FailureRow, ItemRow, ItemState, Progress};
 
-/// Claims, and reads the items in the same round trip. A row of nulls: items of deleted jobs were dropped, and none was given.
-const CLAIM: &str = "SELECT i.* FROM (SELECT array_agg(c.seq ORDER BY c.n), array_agg(c.token ORDER BY c.n) \
+/// Claims, and reads the items in the same round trip. Beyond the budget of bytes, they are without payload and failures. A row of
+/// nulls: items of deleted jobs were dropped, and none was given.
+const CLAIM: &str = "SELECT i.seq, i.token, i.day, i.id, i.job_id, i.root_id, i.type, \
+    CASE WHEN i.before < $5 THEN i.payload END, CASE WHEN i.before < $5 THEN i.metadata END, i.dedupe_key, i.serialize_key, \
+    i.priority, CASE WHEN i.before < $5 THEN i.failures END, i.created_at \
+    FROM (SELECT i.*, coalesce(sum(octet_length(i.payload) + coalesce(octet_length(i.metadata), 0) \
+    + coalesce(octet_length(i.failures), 0)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)::bigint AS before \
+    FROM (SELECT array_agg(c.seq ORDER BY c.n), array_agg(c.token ORDER BY c.n) \
     FROM hostler_jobs.claim($1, $2, $3, $4) WITH ORDINALITY c (seq, token, n)) g (seqs, tokens) \
-    LEFT JOIN LATERAL hostler_jobs.assigned_items(g.seqs, g.tokens) i ON true WHERE g.seqs IS NOT NULL";
+    LEFT JOIN LATERAL hostler_jobs.assigned_items(g.seqs, g.tokens) i ON true WHERE g.seqs IS NOT NULL) i";
+
+/// Maximum size of the items of a claim, in bytes, which the last one may exceed. Further ones go back.
+const BUDGET: i64 = 16 << 20;
 
 /// The transactions in which one claim drops items of deleted jobs, 1,000 each.
 const DROPS: u32 = 500;
@@ -35,37 +45,58 @@ impl Store {
         if max == 0 || max > MAX_CLAIM {
             return Err(StoreError::invalid("max", format!("has to be from 1 to {MAX_CLAIM}")));
         }
+        for kind in types {
+            limits::kind("types", kind)?;
+        }
+        let claim = Undelivered::new(self, worker);
         let mut given = Vec::new();
         // Each time another type comes first, so that none starves.
         let first = fastrand::usize(..types.len());
         for kind in types.iter().cycle().skip(first).take(types.len()) {
-            limits::kind("types", kind)?;
-            match self.claim_type(kind, worker, max - given.len()).await {
+            match self.claim_type(kind, worker, max - given.len(), claim.salt).await {
                 Ok(more) => given.extend(more),
-                Err(error) if given.is_empty() => return Err(error),
-                // What was assigned has to reach the worker.
-                Err(_) => break,
+                Err(error) => {
+                    claim.failed(&error, &given);
+                    // What was assigned before has to reach the worker.
+                    return if given.is_empty() { Err(error) } else { Ok(given) };
+                }
             }
             if given.len() >= max {
                 break;
             }
         }
+        claim.delivered();
         Ok(given)
     }
 
-    async fn claim_type(&self, kind: &str, worker: &str, max: usize) -> Result<Vec<Assigned>, StoreError> {
+    async fn claim_type(&self, kind: &str, worker: &str, max: usize, salt: i64) -> Result<Vec<Assigned>, StoreError> {
         let Some(number) = self.type_id(kind).await? else { return Ok(Vec::new()) };
         let max = i32::try_from(max).unwrap_or(i32::MAX);
-        let salt = fastrand::i64(..);
-        let params: [Param<'_>; 4] =
-            [(&number, Type::INT4), (&worker, Type::TEXT), (&max, Type::INT4), (&salt, Type::INT8)];
+        let params: [Param<'_>; 5] = [
+            (&number, Type::INT4),
+            (&worker, Type::TEXT),
+            (&max, Type::INT4),
+            (&salt, Type::INT8),
+            (&BUDGET, Type::INT8),
+        ];
         for _ in 0..DROPS {
             let rows = self.call(CLAIM, &params).await?;
             if rows.first().is_none_or(|row| row.get::<_, Option<i64>>(0).is_some()) {
-                return rows.iter().map(|row| self.assigned(row)).collect();
+                return self.within_budget(&rows).await;
             }
         }
         Ok(Vec::new())
+    }
+
+    /// Reads the items of a claim, and gives those back that are beyond its budget of bytes.
+    async fn within_budget(&self, rows: &[Row]) -> Result<Vec<Assigned>, StoreError> {
+        let (whole, beyond): (Vec<&Row>, Vec<&Row>) =
+            rows.iter().partition(|row| row.get::<_, Option<&str>>(7).is_some());
+        if !beyond.is_empty() {
+            let ids: Vec<String> = beyond.iter().map(|row| place(row).to_string()).collect();
+            self.release(&ids).await?;
+        }
+        whole.into_iter().map(|row| self.assigned(row)).collect()
     }
 
     /// Assigns an item to a worker.
@@ -76,24 +107,48 @@ impl Store {
         limits::key("worker_id", worker)?;
         let no_item = || StoreError::NotFound { what: "item", id: item.to_owned() };
         let place = self.item_ref(item).await?.ok_or_else(no_item)?;
+        let claim = Undelivered::new(self, worker);
+        match self.assign_place(place, worker, claim.salt).await {
+            Ok(Ok(assigned)) => {
+                claim.delivered();
+                Ok(assigned)
+            }
+            Ok(Err("missing")) => {
+                claim.delivered();
+                Err(no_item())
+            }
+            Ok(Err(reason)) => {
+                claim.delivered();
+                Err(StoreError::Conflict { reason, job_id: None })
+            }
+            // Dropping the claim gives the item back: it may have been assigned before the error.
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Assigns an item, or returns the reason against it.
+    async fn assign_place(
+        &self,
+        place: ItemRef,
+        worker: &str,
+        salt: i64,
+    ) -> Result<Result<Assigned, &'static str>, StoreError> {
         for _ in 0..MOVES {
-            let salt = fastrand::i64(..);
             let params: [Param<'_>; 4] =
                 [(&place.day, Type::INT4), (&place.seq, Type::INT8), (&worker, Type::TEXT), (&salt, Type::INT8)];
             let rows = self.call("SELECT outcome, token FROM hostler_jobs.assign($1, $2, $3, $4)", &params).await?;
-            let row = rows.first().ok_or_else(no_item)?;
-            let reason = match row.get::<_, &str>(0) {
-                "given" => return self.assigned_item(place.seq, row.get(1)).await,
-                "moving" => continue,
-                "done" => "done",
-                "assigned" => "assigned",
-                "retry_at" => "retry_at",
-                "serialize_key" => "serialize_key",
-                _ => return Err(no_item()),
-            };
-            return Err(StoreError::Conflict { reason, job_id: None });
+            let outcome = rows.first().map_or("missing", |row| row.get::<_, &str>(0));
+            return Ok(Err(match (outcome, rows.first()) {
+                ("given", Some(row)) => return self.assigned_item(place.seq, row.get(1)).await.map(Ok),
+                ("moving", _) => continue,
+                ("done", _) => "done",
+                ("assigned", _) => "assigned",
+                ("retry_at", _) => "retry_at",
+                ("serialize_key", _) => "serialize_key",
+                _ => "missing",
+            }));
         }
-        Err(StoreError::Conflict { reason: "assigned", job_id: None })
+        Ok(Err("assigned"))
     }
 
     async fn assigned_item(&self, seq: i64, token: i64) -> Result<Assigned, StoreError> {
@@ -199,8 +254,8 @@ impl Store {
     }
 
     fn assigned(&self, row: &Row) -> Result<Assigned, StoreError> {
-        let item = ItemRef { day: row.get(2), seq: row.get(0) };
-        let place = AssignmentRef { item, token: row.get(1) };
+        let place = place(row);
+        let item = place.item;
         let failures: Option<String> = row.get(12);
         Ok(Assigned {
             assignment_id: place.to_string(),
@@ -224,6 +279,11 @@ impl Store {
             },
         })
     }
+}
+
+/// Reads the place of an assignment.
+fn place(row: &Row) -> AssignmentRef {
+    AssignmentRef { item: ItemRef { day: row.get(2), seq: row.get(0) }, token: row.get(1) }
 }
 
 /// Reads JSON of the database.

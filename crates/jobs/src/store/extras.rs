@@ -4,10 +4,16 @@ use std::collections::{BTreeSet, HashMap};
 
 use hostler_postgres::{Param, Type};
 
-use crate::feed::Template;
+use crate::feed::{Parsed, Template};
 use crate::limits::MAX_JSON;
 use crate::store::ending::{Columns, Ending, Kind, Outcome, outcomes};
 use crate::store::{Store, StoreError};
+
+/// Maximum size of the payloads that one result feeds to all children together, in bytes.
+const MAX_FED: usize = 16 << 20;
+
+/// Maximum number of results whose items' payloads are read at a time.
+const PAYLOADS: usize = 64;
 
 const SETTLE_MORE: &str = "SELECT n, status, retry_at, job FROM hostler_jobs.settle_more($1, $2, $3, $4, $5, $6, $7, $8, $9, \
     $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
@@ -18,6 +24,8 @@ struct FedItems {
     positions: Vec<i32>,
     jobs: Vec<i64>,
     payloads: Vec<String>,
+    /// The size of all payloads.
+    bytes: usize,
 }
 
 /// Items and seals that workers ask for, with the positions of their results (from 1). A target without items has one row without
@@ -40,22 +48,43 @@ type Feeds = HashMap<i64, Vec<(i64, Template)>>;
 impl Store {
     /// Ends assignments by results that have more to do than to be stored. No two entries are of the same assignment.
     ///
-    /// A result whose feed would make a payload that is too long is recorded as a failure.
+    /// A result whose feeds would make payloads that are too long is recorded as a failure. Many results, or those that make much, are
+    /// several transactions, so that little of it lies in memory at a time.
     pub(crate) async fn settle_with_extras(
         &self,
         endings: &[&Ending<'_>],
         job_of: &[i64],
     ) -> Result<Vec<Outcome>, StoreError> {
         let feeds = self.feeds(job_of).await?;
-        let payloads = if feeds.is_empty() { HashMap::new() } else { self.payloads(endings).await? };
-        let mut fed = FedItems::default();
-        let mut changed = Vec::with_capacity(endings.len());
-        for (number, (ending, job)) in endings.iter().zip(job_of).enumerate() {
-            let payload = payloads.get(&ending.place.item.seq).map_or("null", String::as_str);
-            let feeds = feeds.get(job).map_or(&[][..], Vec::as_slice);
-            changed.push(fed.add(position(number), ending, feeds, payload));
+        let needs_payloads = feeds.values().flatten().any(|(_, template)| template.needs_payload());
+        let size = if needs_payloads { PAYLOADS } else { endings.len().max(1) };
+        let mut ended = Vec::with_capacity(endings.len());
+        for (endings, job_of) in endings.chunks(size).zip(job_of.chunks(size)) {
+            let payloads = if needs_payloads { self.payloads(endings).await? } else { HashMap::new() };
+            let mut left = endings.iter().zip(job_of).peekable();
+            while left.peek().is_some() {
+                let mut fed = FedItems::default();
+                let (mut chunk, mut errors) = (Vec::new(), Vec::new());
+                while let Some((ending, job)) = left.next_if(|_| fed.bytes < MAX_FED) {
+                    let payload = payloads.get(&ending.place.item.seq).map_or("null", String::as_str);
+                    let feeds = feeds.get(job).map_or(&[][..], Vec::as_slice);
+                    errors.push(fed.add(position(chunk.len()), ending, feeds, payload));
+                    chunk.push(*ending);
+                }
+                ended.extend(self.settle_chunk(&chunk, &fed, &errors).await?);
+            }
         }
-        let refused: Vec<Option<String>> = changed
+        Ok(ended)
+    }
+
+    /// Ends assignments by results, with the items that their feeds make. `errors`: the reasons against results.
+    async fn settle_chunk(
+        &self,
+        endings: &[&Ending<'_>],
+        fed: &FedItems,
+        errors: &[Option<String>],
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let refused: Vec<Option<String>> = errors
             .iter()
             .map(|error| error.as_ref().map(|text| serde_json::Value::from(text.as_str()).to_string()))
             .collect();
@@ -74,7 +103,7 @@ impl Store {
         if asked.is_empty() {
             return self.call_settle(&replaced, Some(fed.params()), None).await;
         }
-        self.call_settle_more(&replaced, &fed, &asked).await
+        self.call_settle_more(&replaced, fed, &asked).await
     }
 
     /// Calls `settle_more`.
@@ -116,13 +145,21 @@ impl Store {
 impl FedItems {
     /// Adds the items of a result. Returns the reason if one is too long; then there are none.
     fn add(&mut self, position: i32, ending: &Ending<'_>, feeds: &[(i64, Template)], payload: &str) -> Option<String> {
-        let mut made = Vec::with_capacity(feeds.len());
+        let (mut result, mut payload) = (Parsed::new(ending.body), Parsed::new(payload));
+        let (mut made, mut bytes) = (Vec::with_capacity(feeds.len()), 0);
         for (job, template) in feeds {
-            match template.expand(ending.body, payload, MAX_JSON) {
-                Ok(text) => made.push((*job, text)),
+            match template.expand(&mut result, &mut payload, MAX_JSON) {
+                Ok(text) => {
+                    bytes += text.len();
+                    made.push((*job, text));
+                }
                 Err(error) => return Some(error.to_string()),
             }
+            if bytes > MAX_FED {
+                return Some(format!("the payloads that the feeds make are longer than {MAX_FED} bytes together"));
+            }
         }
+        self.bytes += bytes;
         for (job, text) in made {
             self.positions.push(position);
             self.jobs.push(job);
@@ -193,4 +230,23 @@ impl<'e> AskedItems<'e> {
 /// A position as the database counts.
 fn position(number: usize) -> i32 {
     i32::try_from(number + 1).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{AssignmentRef, ItemRef};
+
+    #[test]
+    fn what_one_result_feeds_is_bounded() {
+        let place = AssignmentRef { item: ItemRef { day: 1, seq: 1 }, token: 1 };
+        let large = format!("\"{}\"", "x".repeat((1 << 20) - 2));
+        let ending = Ending::new(place, Kind::Success, &large);
+        let feeds: Vec<(i64, Template)> = (0..999).map(|job| (job, Template::parse("\"$\""))).collect();
+        let mut fed = FedItems::default();
+        let refused = fed.add(1, &ending, &feeds, "null").unwrap();
+        assert!(refused.contains("together") && fed.payloads.is_empty() && fed.bytes == 0, "{refused}");
+        assert_eq!(fed.add(1, &ending, &feeds[..3], "null"), None);
+        assert_eq!((fed.payloads.len(), fed.bytes), (3, 3 * large.len()));
+    }
 }

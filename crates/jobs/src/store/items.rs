@@ -15,6 +15,9 @@ use crate::types::{ItemPage, ItemQuery, ItemRow, ItemState, Progress};
 /// The most items that a page in one state looks at.
 const WINDOW: i64 = 10_000;
 
+/// The size of the items of a page, in bytes, which its last item may exceed.
+const BUDGET: i64 = 16 << 20;
+
 /// The place of an item among all: by job, or by day, and by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
@@ -121,15 +124,19 @@ fn statement(query: &ItemQuery, is_scoped: bool) -> String {
           LEFT JOIN LATERAL (SELECT d.ok, d.result FROM hostler_jobs.done d WHERE d.day = s.day AND d.seq = s.seq LIMIT 1) d ON true \
           LEFT JOIN LATERAL (SELECT a.seq, a.fraction, a.note FROM hostler_jobs.assignment a WHERE a.seq = s.seq LIMIT 1) a ON true \
           WHERE {state} AND {stage} ORDER BY s.major, s.seq LIMIT $4) \
-         SELECT w.n, w.major, w.seq, h.major, h.seq, h.day, i.id, j.id, r.id, t.name, i.payload::text, h.ok, h.result::text, \
+         SELECT * FROM (SELECT w.n, w.major, w.seq, h.major, h.seq, h.day, i.id, j.id, r.id, t.name, i.payload::text, h.ok, h.result::text, \
           h.assigned, hostler_jobs.failures_of(h.day, h.seq), hostler_jobs.rfc3339(l.due), i.dedupe_key, i.serialize_key, \
-          i.priority, i.metadata::text, hostler_jobs.rfc3339(i.at), h.fraction, h.note \
+          i.priority, i.metadata::text, hostler_jobs.rfc3339(i.at), h.fraction, h.note, \
+          (SELECT count(*) FROM hit), \
+          coalesce(sum(octet_length(i.payload::text) + coalesce(octet_length(h.result::text), 0) \
+           + coalesce(octet_length(hostler_jobs.failures_of(h.day, h.seq)), 0)) \
+           OVER (ORDER BY h.major, h.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)::bigint AS before \
          FROM (SELECT s.major, s.seq, (SELECT count(*) FROM scan) AS n FROM scan s ORDER BY s.major DESC, s.seq DESC LIMIT 1) w \
          LEFT JOIN hit h ON true \
          LEFT JOIN LATERAL (SELECT * FROM hostler_jobs.item i WHERE i.day = h.day AND i.seq = h.seq LIMIT 1) i ON true \
          LEFT JOIN hostler_jobs.job j ON j.num = h.job LEFT JOIN hostler_jobs.job r ON r.num = j.root \
          LEFT JOIN hostler_jobs.job_type t ON t.id = j.type LEFT JOIN hostler_jobs.later l ON l.seq = h.seq \
-         ORDER BY h.major, h.seq"
+         ORDER BY h.major, h.seq) x WHERE x.before < {BUDGET}"
     )
 }
 
@@ -138,7 +145,11 @@ fn page(rows: &[Row], limit: u32, window: i64) -> Result<ItemPage, StoreError> {
     let size = usize::try_from(limit).unwrap_or(usize::MAX);
     let Some(first) = rows.first() else { return Ok(ItemPage { items: Vec::new(), next: None }) };
     let hits: Vec<&Row> = rows.iter().filter(|row| row.get::<_, Option<i64>>(4).is_some()).collect();
-    let next = if hits.len() > size {
+    let found: i64 = first.get(23);
+    let is_cut = i64::try_from(hits.len()).is_ok_and(|taken| taken < found);
+    let next = if let (true, true, Some(last)) = (is_cut, hits.len() <= size, hits.last()) {
+        Some(Cursor { major: last.get(3), seq: last.get(4) })
+    } else if hits.len() > size {
         hits.get(size.saturating_sub(1)).map(|row| Cursor { major: row.get(3), seq: row.get(4) })
     } else if first.get::<_, i64>(0) >= window {
         Some(Cursor { major: first.get(1), seq: first.get(2) })

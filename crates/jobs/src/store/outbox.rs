@@ -38,11 +38,24 @@ impl Store {
     /// # Errors
     /// [`StoreError::Database`].
     pub async fn claim_callbacks(&self, max: usize, lease: Duration) -> Result<Vec<DueCallback>, StoreError> {
+        self.claim_callbacks_except(&[], max, lease).await
+    }
+
+    /// Leases up to `max` callbacks that are due, except those to some receivers, by [`Callback::receiver`].
+    ///
+    /// # Errors
+    /// [`StoreError::Database`].
+    pub async fn claim_callbacks_except(
+        &self,
+        receivers: &[String],
+        max: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueCallback>, StoreError> {
         let sql = "UPDATE hostler_jobs.outbox o SET due = clock_timestamp() + make_interval(secs => $2), attempts = o.attempts + 1 \
             WHERE o.id = ANY (ARRAY(SELECT x.id FROM hostler_jobs.outbox x WHERE NOT x.dead AND x.due <= clock_timestamp() \
-            ORDER BY x.due LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING o.id, o.root_id, o.callback::text, o.attempts";
+            AND coalesce(substring(lower(x.callback->>'url') FROM '^[a-z]*:/*([^/?#]*)'), '') <> ALL ($3) ORDER BY x.due LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING o.id, o.root_id, o.callback::text, o.attempts";
         let (max, lease) = (i64::try_from(max).unwrap_or(i64::MAX), lease.as_secs_f64());
-        let params: [Param<'_>; 2] = [(&max, Type::INT8), (&lease, Type::FLOAT8)];
+        let params: [Param<'_>; 3] = [(&max, Type::INT8), (&lease, Type::FLOAT8), (&receivers, Type::TEXT_ARRAY)];
         let rows = self.call(sql, &params).await?;
         let callbacks = rows.iter().map(|row| {
             let callback = serde_json::from_str(row.get(2));

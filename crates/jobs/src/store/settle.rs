@@ -22,7 +22,7 @@ pub enum Settlement {
 
 impl Store {
     /// Ends assignments by results and failures. All is one transaction, except results that feed children, add items or seal jobs,
-    /// which are another. Each assignment ends at once with all that follows from it. Returns an entry for each result, then for each
+    /// which are others. Each assignment ends at once with all that follows from it. Returns an entry for each result, then for each
     /// failure.
     ///
     /// A result whose feed would make a payload that is too long is recorded as a failure; so is one that adds items to a job that is

@@ -99,6 +99,29 @@ async fn redirects_are_not_followed() {
     server.stop().await;
 }
 
+#[tokio::test]
+async fn a_receiver_that_hangs_delays_no_other() {
+    let server = Server::start(settings()).await;
+    let (address, received) = receiver().await;
+    // It takes connections, and never answers.
+    let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", hanging.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut taken = Vec::new();
+        loop {
+            taken.push(hanging.accept().await);
+        }
+    });
+    for n in 0..40 {
+        complete(&server, &format!("hangs{n}"), json!({ "url": url })).await;
+    }
+    let begun = std::time::Instant::now();
+    complete(&server, "works", json!({ "url": format!("{address}/gone") })).await;
+    until(|| async { received.lock().unwrap().len() == 1 }).await;
+    assert!(begun.elapsed() < std::time::Duration::from_secs(8), "it waited for the others: {:?}", begun.elapsed());
+    server.cancel.cancel();
+}
+
 /// A queue that keeps what it is sent.
 #[derive(Default)]
 struct Queue(Mutex<Vec<(String, String, Bytes)>>);

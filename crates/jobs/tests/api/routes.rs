@@ -236,3 +236,19 @@ async fn bad_cursors_are_refused() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn idempotency_keys_belong_to_their_tokens() {
+    let server = Server::start(crate::support::with_tokens()).await;
+    let send = |token: &'static str, id: &'static str| {
+        let job = json!({ "type": "a", "id": id });
+        let request = server.request(Method::POST, "/job").header("idempotency-key", "k").bearer_auth(token).json(&job);
+        async move { read(request.send().await.unwrap()).await }
+    };
+    let first = send("p", "one").await;
+    assert_eq!(first.0, 201, "{}", first.1);
+    assert_eq!(send("p", "one").await, first);
+    let other = send("o", "two").await;
+    assert_eq!((other.0, &other.1["id"]), (201, &json!("two")), "{}", other.1);
+    server.stop().await;
+}

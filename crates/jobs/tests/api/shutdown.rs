@@ -76,3 +76,18 @@ async fn the_service_survives_a_restart_of_the_database() {
     server.stop().await;
     drop(database);
 }
+
+#[tokio::test]
+async fn idle_connections_keep_nobody_out() {
+    let settings = ServerSettings { connections: 3, ..ServerSettings::default() };
+    let server = Server::without_database(settings).await;
+    let mut idle = Vec::new();
+    for _ in 0..3 {
+        idle.push(tokio::net::TcpStream::connect(server.address).await.unwrap());
+    }
+    let begun = Instant::now();
+    assert_eq!(server.get("/healthz").await.0, 200);
+    assert!(begun.elapsed() < Duration::from_secs(30), "it waited for an idle connection: {:?}", begun.elapsed());
+    drop(idle);
+    server.stop().await;
+}

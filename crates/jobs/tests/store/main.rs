@@ -12,7 +12,9 @@ mod interleavings;
 mod keys;
 mod mends;
 mod rules;
+mod sizes;
 mod speed;
+mod undelivered;
 
 use std::time::Duration;
 
