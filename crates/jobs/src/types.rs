@@ -7,6 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::json::RawJson;
 
+mod object;
 mod settling;
 
 pub use settling::{
@@ -14,9 +15,13 @@ pub use settling::{
     SettledStatus, Success,
 };
 
+use object::objects_only;
+
+objects_only!(NewJob, NewItem, Receiver, Feed, AddItems, Progress, Claim, Heartbeat, Release);
+
 /// A job to be created, with its items and its children: the body of `POST /job`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct NewJob {
     /// The type, which workers claim by: 1 to 100 bytes of `[A-Za-z0-9._-]`.
     #[serde(rename = "type")]
@@ -56,7 +61,7 @@ pub struct NewJob {
 
 /// An item to be created.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct NewItem {
     /// The work's input, 1 MiB at most.
     pub payload: RawJson,
@@ -79,7 +84,7 @@ pub struct NewItem {
 
 /// The receiver of a tree's status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase", try_from = "Receiver")]
 pub enum Callback {
     /// An address that is posted to.
     Url(String),
@@ -87,9 +92,29 @@ pub enum Callback {
     Channel(String),
 }
 
+/// A callback as it is read. An enum would be refused without its place.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
+struct Receiver {
+    url: Option<String>,
+    channel: Option<String>,
+}
+
+impl TryFrom<Receiver> for Callback {
+    type Error = &'static str;
+
+    fn try_from(receiver: Receiver) -> Result<Callback, &'static str> {
+        match (receiver.url, receiver.channel) {
+            (Some(url), None) => Ok(Callback::Url(url)),
+            (None, Some(channel)) => Ok(Callback::Channel(channel)),
+            _ => Err("must have either url or channel"),
+        }
+    }
+}
+
 /// A rule that makes an item out of each result of the parent's items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Feed {
     /// The payload, in which `"$"`, `"$.a.b"` and `"$payload.x"` stand for parts of the result and of the payload.
     pub payload: RawJson,
@@ -122,7 +147,7 @@ pub struct CreatedJob {
 
 /// The body of `POST /job/{id}/items`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct AddItems {
     /// The items, 10,000 at most.
     pub items: Vec<NewItem>,
@@ -262,7 +287,7 @@ pub struct ItemRow {
 
 /// The progress of the work on an item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Progress {
     /// The part of the work that is done, from 0 to 1.
     pub fraction: f64,
@@ -295,7 +320,7 @@ pub struct Assigned {
 
 /// The body of `POST /claim`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Claim {
     /// The types of jobs, 1 to 100 of them.
     pub types: Vec<String>,
@@ -317,7 +342,7 @@ pub struct Claimed {
 
 /// The body of `POST /heartbeat`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Heartbeat {
     /// The assignments.
     pub assignment_ids: Vec<String>,
@@ -328,7 +353,7 @@ pub struct Heartbeat {
 
 /// The body of `POST /release`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Release {
     /// The assignments.
     pub assignment_ids: Vec<String>,

@@ -64,6 +64,48 @@ async fn faulty_bodies_are_refused_with_their_place() {
 }
 
 #[tokio::test]
+async fn arrays_are_no_objects() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    let job = r#"["a",null,null,0,false,true,{},null,null,[],[]]"#;
+    let in_job = |field: &str, value: &str| format!(r#"{{"type":"a","{field}":{value}}}"#);
+    for (path, body, field) in [
+        ("/job", job.to_owned(), ""),
+        ("/job", in_job("items", r#"[[1,"id",null,null,7,{}]]"#), "/items/0"),
+        ("/job", in_job("children", &format!("[{job}]")), "/children/0"),
+        ("/job", in_job("children", r#"[{"type":"b","feed":["$"]}]"#), "/children/0/feed"),
+        ("/job", in_job("callback", r#"["url","http://127.0.0.1"]"#), "/callback"),
+        ("/job", in_job("callback", r#""http://127.0.0.1""#), "/callback"),
+        ("/job", in_job("callback", "{}"), "/callback"),
+        ("/job", in_job("callback", r#"{"url":"http://127.0.0.1","channel":"c"}"#), "/callback"),
+        ("/job", in_job("callback", r#"{"mail":"c"}"#), "/callback/mail"),
+        ("/job", in_job("metadata", "[]"), "/metadata"),
+        ("/job/j/items", "[[]]".to_owned(), ""),
+        ("/job/j/items", r#"{"items":[[1]]}"#.to_owned(), "/items/0"),
+        ("/claim", r#"[["a"],"w",1]"#.to_owned(), ""),
+        ("/heartbeat", r#"[["a-1-1-0123456789abcdef"]]"#.to_owned(), ""),
+        ("/heartbeat", r#"{"assignment_ids":[],"progress":{"a":[0.5,""]}}"#.to_owned(), "/progress/a"),
+        ("/heartbeat", r#"{"assignment_ids":[],"progress":[]}"#.to_owned(), "/progress"),
+        ("/release", r#"[["a-1-1-0123456789abcdef"]]"#.to_owned(), ""),
+        ("/settle", "[[],[]]".to_owned(), ""),
+        ("/settle", r#"{"results":[["a-1-1-0123456789abcdef",1]]}"#.to_owned(), "/results/0"),
+        ("/settle", r#"{"failures":[["a-1-1-0123456789abcdef",1]]}"#.to_owned(), "/failures/0"),
+        ("/assignment/a-1-1-0123456789abcdef/result", "[5]".to_owned(), ""),
+        ("/assignment/a-1-1-0123456789abcdef/result", r#"{"result":5,"add_items":[["b",[]]]}"#.to_owned(), "/add_items/0"),
+        (
+            "/assignment/a-1-1-0123456789abcdef/result",
+            r#"{"result":5,"add_items":[{"target":"b","items":[[1]]}]}"#.to_owned(),
+            "/add_items/0/items/0",
+        ),
+        ("/assignment/a-1-1-0123456789abcdef/failure", "[5]".to_owned(), ""),
+    ] {
+        let request = server.request(Method::POST, path).header("content-type", "application/json").body(body.clone());
+        let (status, problem) = read(request.send().await.unwrap()).await;
+        assert_eq!((status, &problem["field"]), (422, &json!(field)), "{path} {body}: {problem}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn other_content_types_are_refused() {
     let server = Server::without_database(ServerSettings::default()).await;
     for kind in ["text/plain", "application/x-www-form-urlencoded"] {
