@@ -84,6 +84,10 @@ impl<'t> Walk<'t> {
             if parent.is_none() {
                 return Err(Fault::new(field, "a root has no parent whose results could feed it"));
             }
+            if job.sealed {
+                let detail = "a job with a feed is sealed when its parent is complete; leave out sealed";
+                return Err(Fault::new(format!("{at}sealed"), detail));
+            }
             json(&format!("{field}.payload"), &feed.payload)?;
             if Template::parse(feed.payload.text()).parts() > MAX_PARTS {
                 return Err(Fault::new(

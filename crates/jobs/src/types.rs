@@ -38,7 +38,7 @@ pub struct NewJob {
     /// Whether the results of this job's items are results of the tree.
     #[serde(default)]
     pub final_stage: bool,
-    /// Whether the job is created without room for further items.
+    /// Whether the job is created without room for further items. A job with a feed is sealed when its parent is complete.
     #[serde(default)]
     pub sealed: bool,
     /// An object, returned as it is. `{}` by default.

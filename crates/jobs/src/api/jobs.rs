@@ -120,6 +120,7 @@ pub async fn add_items(
     responses(
         (status = 200, description = "The job is sealed.", body = Sealed),
         (status = 404, description = "There is no such job.", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The job has a feed, and is sealed when its parent is complete; `reason` is `feed`.", body = Problem, content_type = "application/problem+json"),
     ),
     security(("token" = ["producer"]), ("token" = ["operator"])),
 )]

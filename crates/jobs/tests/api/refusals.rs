@@ -107,6 +107,15 @@ async fn arrays_are_no_objects() {
 }
 
 #[tokio::test]
+async fn a_job_with_a_feed_is_sealed_by_its_parent_only() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    let child = json!({ "type": "b", "sealed": true, "feed": { "payload": "$" } });
+    let (status, problem) = server.post("/job", &json!({ "type": "a", "children": [child] })).await;
+    assert_eq!((status, &problem["field"]), (422, &json!("/children/0/sealed")), "{problem}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn other_content_types_are_refused() {
     let server = Server::without_database(ServerSettings::default()).await;
     for kind in ["text/plain", "application/x-www-form-urlencoded"] {
