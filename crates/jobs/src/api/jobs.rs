@@ -10,7 +10,7 @@ use crate::api::fault::{of_body, of_parameters};
 use crate::api::input::{Id, Input, Parameters};
 use crate::api::problem::Problem;
 use crate::api::state::App;
-use crate::types::{AddItems, AddedItems, Created, ItemPage, ItemQuery, ItemState, JobPage, JobQuery, NewJob, Status};
+use crate::types::{AddItems, AddedItems, Callback, Created, ItemPage, ItemQuery, ItemState, JobPage, JobQuery, NewJob, Status};
 
 /// The answer to `POST /job/{id}/retry`.
 #[derive(Debug, Serialize, ToSchema)]
@@ -33,9 +33,21 @@ pub struct Retried {
     security(("token" = ["producer"]), ("token" = ["operator"])),
 )]
 pub async fn create(State(app): State<App>, input: Input<NewJob>) -> Result<(StatusCode, Json<Created>), Problem> {
+    if let Some(callback) = &input.value.callback {
+        check_callback(callback, app.has_channels)?;
+    }
     let created = app.store.create(input.value, input.idempotency).await.map_err(of_body)?;
     app.waiting.wake();
     Ok((StatusCode::CREATED, Json(created)))
+}
+
+/// Refuses a callback that could never be delivered.
+fn check_callback(callback: &Callback, has_channels: bool) -> Result<(), Problem> {
+    if matches!(callback, Callback::Channel(_)) && !has_channels {
+        let detail = "the job service has no queue for callbacks; set [queue] in its config, or use a url";
+        return Err(Problem::invalid("/callback/channel", detail));
+    }
+    Ok(())
 }
 
 /// Lists jobs in the order of their creation.

@@ -116,6 +116,15 @@ async fn a_job_with_a_feed_is_sealed_by_its_parent_only() {
 }
 
 #[tokio::test]
+async fn without_a_queue_callbacks_to_channels_are_refused() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    let (status, problem) = server.post("/job", &json!({ "type": "a", "callback": { "channel": "done" } })).await;
+    assert_eq!((status, &problem["field"]), (422, &json!("/callback/channel")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("[queue]"), "the cure: {problem}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn other_content_types_are_refused() {
     let server = Server::without_database(ServerSettings::default()).await;
     for kind in ["text/plain", "application/x-www-form-urlencoded"] {
