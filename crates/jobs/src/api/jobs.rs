@@ -10,6 +10,7 @@ use crate::api::fault::{of_body, of_parameters};
 use crate::api::input::{Id, Input, Parameters};
 use crate::api::problem::Problem;
 use crate::api::state::App;
+use crate::callbacks::address;
 use crate::types::{AddItems, AddedItems, Callback, Created, ItemPage, ItemQuery, ItemState, JobPage, JobQuery, NewJob, Status};
 
 /// The answer to `POST /job/{id}/retry`.
@@ -43,11 +44,16 @@ pub async fn create(State(app): State<App>, input: Input<NewJob>) -> Result<(Sta
 
 /// Refuses a callback that could never be delivered.
 fn check_callback(callback: &Callback, has_channels: bool) -> Result<(), Problem> {
-    if matches!(callback, Callback::Channel(_)) && !has_channels {
-        let detail = "the job service has no queue for callbacks; set [queue] in its config, or use a url";
-        return Err(Problem::invalid("/callback/channel", detail));
+    match callback {
+        Callback::Channel(_) if !has_channels => {
+            let detail = "the job service has no queue for callbacks; set [queue] in its config, or use a url";
+            Err(Problem::invalid("/callback/channel", detail))
+        }
+        Callback::Channel(_) => Ok(()),
+        Callback::Url(url) => {
+            address::parse(url).map(drop).map_err(|refused| Problem::invalid("/callback/url", refused.to_string()))
+        }
     }
-    Ok(())
 }
 
 /// Lists jobs in the order of their creation.

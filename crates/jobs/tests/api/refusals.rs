@@ -125,6 +125,36 @@ async fn without_a_queue_callbacks_to_channels_are_refused() {
 }
 
 #[tokio::test]
+async fn callbacks_to_faulty_addresses_are_refused() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    let ask = |url: String| {
+        let body = json!({ "type": "a", "callback": { "url": url } });
+        let server = &server;
+        async move { server.post("/job", &body).await }
+    };
+    let long = format!("http://x/{}", "y".repeat(2_000));
+    for url in [
+        "", "x", "http://", "https://:80/", "http://?x", "http://x:65536/", "http://x:99999", "http://x:0/", "http://x:y/",
+        "ftp://x", "file:///etc/passwd", "http://a b/", "http://[::1", "http://[fe80::1%25eth0]/", &long,
+    ] {
+        let (status, problem) = ask(url.to_owned()).await;
+        assert_eq!((status, &problem["field"]), (422, &json!("/callback/url")), "{url}: {problem}");
+    }
+    for host in [
+        "169.254.169.254", "169.254.169.254.", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518",
+        "%31%36%39.254.169.254", "user:word@169.254.169.254", "[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]",
+        "[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "[fe80::1]", "[fd00:ec2::254]", "100.100.100.200", "0.0.0.0",
+    ] {
+        let (status, problem) = ask(format!("http://{host}:80/latest")).await;
+        assert_eq!((status, &problem["field"]), (422, &json!("/callback/url")), "{host}: {problem}");
+    }
+    for url in ["http://127.0.0.1:8080/x", "https://example.com", "http://10.1.2.3/", "http://[::1]:65535/"] {
+        assert_eq!(ask(url.to_owned()).await.0, 503, "{url}: the database is away");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn other_content_types_are_refused() {
     let server = Server::without_database(ServerSettings::default()).await;
     for kind in ["text/plain", "application/x-www-form-urlencoded"] {
