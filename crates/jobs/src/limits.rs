@@ -261,7 +261,14 @@ fn callback(field: &str, callback: &Callback, is_root: bool) -> Result<(), Fault
 /// # Errors
 /// [`Fault`] if it is too long or too deep, or contains NUL or half a surrogate pair, which PostgreSQL does not store.
 pub fn json(field: &str, value: &RawJson) -> Result<(), Fault> {
-    let text = value.text();
+    json_text(field, value.text())
+}
+
+/// Checks the text of a payload, a result or an error, as [`json`] does.
+///
+/// # Errors
+/// The same as those of [`json`].
+pub fn json_text(field: &str, text: &str) -> Result<(), Fault> {
     if text.len() > MAX_JSON {
         return Err(Fault::new(field, format!("has {MAX_JSON} bytes at most")));
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use hostler_postgres::{Param, Type};
 
 use crate::feed::Template;
-use crate::limits::MAX_JSON;
+use crate::limits::{self, MAX_JSON};
 use crate::store::ending::{Columns, Ending, Kind, Outcome, outcomes};
 use crate::store::{Store, StoreError};
 
@@ -40,7 +40,7 @@ type Feeds = HashMap<i64, Vec<(i64, Template)>>;
 impl Store {
     /// Ends assignments by results that have more to do than to be stored. No two entries are of the same assignment.
     ///
-    /// A result whose feed would make a payload that is too long is recorded as a failure.
+    /// A result whose feed would make a payload that is too long or too deep is recorded as a failure.
     pub(crate) async fn settle_with_extras(
         &self,
         endings: &[&Ending<'_>],
@@ -114,14 +114,18 @@ impl Store {
 }
 
 impl FedItems {
-    /// Adds the items of a result. Returns the reason if one is too long; then there are none.
+    /// Adds the items of a result. Returns the reason if one is too long or too deep; then there are none.
     fn add(&mut self, position: i32, ending: &Ending<'_>, feeds: &[(i64, Template)], payload: &str) -> Option<String> {
         let mut made = Vec::with_capacity(feeds.len());
         for (job, template) in feeds {
-            match template.expand(ending.body, payload, MAX_JSON) {
-                Ok(text) => made.push((*job, text)),
+            let text = match template.expand(ending.body, payload, MAX_JSON) {
+                Ok(text) => text,
                 Err(error) => return Some(error.to_string()),
+            };
+            if let Err(fault) = limits::json_text("payload", &text) {
+                return Some(format!("the payload that the feed makes {}", fault.detail));
             }
+            made.push((*job, text));
         }
         for (job, text) in made {
             self.positions.push(position);
