@@ -27,7 +27,9 @@ use super::signals::{HangUp, Signals};
 use super::{PANICKED, internal, logged};
 use crate::exit::{Exit, Failure, Result};
 use callbacks::QueueSender;
-use hostler_config::{self as config, Config, Driver, Fanout as FanoutKind, JobService, JobTokens, Loaded, LogFormat, Rate};
+use hostler_config::{
+    self as config, Config, Driver, Fanout as FanoutKind, JobService, JobTokens, Loaded, LogFormat, Rate,
+};
 use hostler_consumer::{Requests, StatusHandle};
 use hostler_jobs::api::rate;
 use hostler_jobs::api::roles::{Role, Tokens};
@@ -95,7 +97,7 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
     let threads = available_parallelism().map_or(2, |threads| threads.get().clamp(2, THREADS));
     let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().map_err(internal)?;
     let has_queue = names_queue(&loaded);
-    let host = JobsHost { has_queue, ..JobsHost::new(loaded.config, store, fanout, signals) };
+    let host = JobsHost::new(loaded.config, has_queue, store, fanout, signals);
     let result = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(host.run(exporters))));
     runtime.shutdown_background();
     result.unwrap_or_else(|_| Err(internal(PANICKED)))
@@ -152,10 +154,10 @@ struct JobsHost {
 }
 
 impl JobsHost {
-    fn new(config: Config, store: Store, fanout: Fanout, signals: Signals) -> Self {
+    fn new(config: Config, has_queue: bool, store: Store, fanout: Fanout, signals: Signals) -> Self {
         let transitions = Arc::new(Notify::new());
         let board = StatusHandle::new(Arc::clone(&transitions), Arc::default());
-        Self { config, has_queue: false, store, fanout, signals, board, transitions, link: LinkSlot::default() }
+        Self { config, has_queue, store, fanout, signals, board, transitions, link: LinkSlot::default() }
     }
 
     async fn run(self, exporters: Exporters) -> Result {

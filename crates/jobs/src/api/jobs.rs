@@ -11,7 +11,9 @@ use crate::api::input::{Id, Input, Parameters};
 use crate::api::problem::Problem;
 use crate::api::state::App;
 use crate::callbacks::address;
-use crate::types::{AddItems, AddedItems, Callback, Created, ItemPage, ItemQuery, ItemState, JobPage, JobQuery, NewJob, Status};
+use crate::types::{
+    AddItems, AddedItems, Callback, Created, ItemPage, ItemQuery, ItemState, JobPage, JobQuery, NewJob, Status,
+};
 
 /// The answer to `POST /job/{id}/retry`.
 #[derive(Debug, Serialize, ToSchema)]

@@ -91,7 +91,11 @@ async fn arrays_are_no_objects() {
         ("/settle", r#"{"results":[["a-1-1-0123456789abcdef",1]]}"#.to_owned(), "/results/0"),
         ("/settle", r#"{"failures":[["a-1-1-0123456789abcdef",1]]}"#.to_owned(), "/failures/0"),
         ("/assignment/a-1-1-0123456789abcdef/result", "[5]".to_owned(), ""),
-        ("/assignment/a-1-1-0123456789abcdef/result", r#"{"result":5,"add_items":[["b",[]]]}"#.to_owned(), "/add_items/0"),
+        (
+            "/assignment/a-1-1-0123456789abcdef/result",
+            r#"{"result":5,"add_items":[["b",[]]]}"#.to_owned(),
+            "/add_items/0",
+        ),
         (
             "/assignment/a-1-1-0123456789abcdef/result",
             r#"{"result":5,"add_items":[{"target":"b","items":[[1]]}]}"#.to_owned(),
@@ -134,16 +138,42 @@ async fn callbacks_to_faulty_addresses_are_refused() {
     };
     let long = format!("http://x/{}", "y".repeat(2_000));
     for url in [
-        "", "x", "http://", "https://:80/", "http://?x", "http://x:65536/", "http://x:99999", "http://x:0/", "http://x:y/",
-        "ftp://x", "file:///etc/passwd", "http://a b/", "http://[::1", "http://[fe80::1%25eth0]/", &long,
+        "",
+        "x",
+        "http://",
+        "https://:80/",
+        "http://?x",
+        "http://x:65536/",
+        "http://x:99999",
+        "http://x:0/",
+        "http://x:y/",
+        "ftp://x",
+        "file:///etc/passwd",
+        "http://a b/",
+        "http://[::1",
+        "http://[fe80::1%25eth0]/",
+        &long,
     ] {
         let (status, problem) = ask(url.to_owned()).await;
         assert_eq!((status, &problem["field"]), (422, &json!("/callback/url")), "{url}: {problem}");
     }
     for host in [
-        "169.254.169.254", "169.254.169.254.", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518",
-        "%31%36%39.254.169.254", "user:word@169.254.169.254", "[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]",
-        "[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "[fe80::1]", "[fd00:ec2::254]", "100.100.100.200", "0.0.0.0",
+        "169.254.169.254",
+        "169.254.169.254.",
+        "2852039166",
+        "0xa9fea9fe",
+        "0251.0376.0251.0376",
+        "169.254.43518",
+        "%31%36%39.254.169.254",
+        "user:word@169.254.169.254",
+        "[::ffff:169.254.169.254]",
+        "[::ffff:a9fe:a9fe]",
+        "[64:ff9b::a9fe:a9fe]",
+        "[2002:a9fe:a9fe::1]",
+        "[fe80::1]",
+        "[fd00:ec2::254]",
+        "100.100.100.200",
+        "0.0.0.0",
     ] {
         let (status, problem) = ask(format!("http://{host}:80/latest")).await;
         assert_eq!((status, &problem["field"]), (422, &json!("/callback/url")), "{host}: {problem}");
