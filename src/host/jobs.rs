@@ -27,12 +27,14 @@ use super::signals::{HangUp, Signals};
 use super::{PANICKED, internal, logged};
 use crate::exit::{Exit, Failure, Result};
 use callbacks::QueueSender;
-use hostler_config::{self as config, Config, Fanout as FanoutKind, JobService, JobTokens, LogFormat, Rate};
+use hostler_config::{
+    self as config, Config, Driver, Fanout as FanoutKind, JobService, JobTokens, Loaded, LogFormat, Rate,
+};
 use hostler_consumer::{Requests, StatusHandle};
 use hostler_jobs::api::rate;
 use hostler_jobs::api::roles::{Role, Tokens};
 use hostler_jobs::api::state::Limits;
-use hostler_jobs::callbacks::CallbackSettings;
+use hostler_jobs::callbacks::{CallbackSettings, ChannelSender};
 use hostler_jobs::fanout::{Fanout, RabbitMq};
 use hostler_jobs::server::{ServeError, ServerSettings, serve};
 use hostler_jobs::store::Store;
@@ -94,7 +96,8 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
     };
     let threads = available_parallelism().map_or(2, |threads| threads.get().clamp(2, THREADS));
     let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().map_err(internal)?;
-    let host = JobsHost::new(loaded.config, store, fanout, signals);
+    let has_queue = names_queue(&loaded);
+    let host = JobsHost::new(loaded.config, has_queue, store, fanout, signals);
     let result = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(host.run(exporters))));
     runtime.shutdown_background();
     result.unwrap_or_else(|_| Err(internal(PANICKED)))
@@ -129,8 +132,19 @@ fn without_consumers(config: &Config) -> Config {
     Config { consumers: Vec::new(), ..config.clone() }
 }
 
+/// Returns true if the config names a queue. Without one, the default would be a new file that no consumer reads.
+fn names_queue(loaded: &Loaded) -> bool {
+    const DEFAULT: &str = "hostler.db";
+    let path = &loaded.config.queue.embedded.path;
+    let beside = loaded.file.as_deref().and_then(Path::parent).map(|folder| folder.join(DEFAULT));
+    let is_default = *path == Path::new(".").join(DEFAULT) || beside.as_ref() == Some(path);
+    loaded.config.queue.driver != Driver::Embedded || !is_default
+}
+
 struct JobsHost {
     config: Config,
+    /// Whether callbacks to channels can be sent.
+    has_queue: bool,
     store: Store,
     fanout: Fanout,
     signals: Signals,
@@ -140,10 +154,10 @@ struct JobsHost {
 }
 
 impl JobsHost {
-    fn new(config: Config, store: Store, fanout: Fanout, signals: Signals) -> Self {
+    fn new(config: Config, has_queue: bool, store: Store, fanout: Fanout, signals: Signals) -> Self {
         let transitions = Arc::new(Notify::new());
         let board = StatusHandle::new(Arc::clone(&transitions), Arc::default());
-        Self { config, store, fanout, signals, board, transitions, link: LinkSlot::default() }
+        Self { config, has_queue, store, fanout, signals, board, transitions, link: LinkSlot::default() }
     }
 
     async fn run(self, exporters: Exporters) -> Result {
@@ -194,7 +208,7 @@ impl JobsHost {
         let mut beside = JoinSet::new();
         beside.spawn(look(self.store.clone(), self.board.clone(), tell));
         self.board.update(Instant::now(), |status| status.state = State::Listening);
-        let settings = settings(&self.config, self.fanout.clone());
+        let settings = settings(&self.config, self.has_queue, self.fanout.clone());
         let (grace, drain) = (settings.grace, &self.signals.drain);
         let mut serving = pin!(serve(settings, listener, self.store.clone(), drain.clone()));
         let (served, began) = tokio::select! {
@@ -282,13 +296,14 @@ fn fanout(jobs: &JobService) -> Result<Fanout> {
     }
 }
 
-fn settings(config: &Config, fanout: Fanout) -> ServerSettings {
+fn settings(config: &Config, has_queue: bool, fanout: Fanout) -> ServerSettings {
     let JobService { tokens, callback_secret, rate_limit, .. } = &config.jobs;
+    let channels = has_queue.then(|| Arc::new(QueueSender::new(config.clone())) as Arc<dyn ChannelSender>);
     ServerSettings {
         limits: Limits { tokens: accepted(tokens), token_rate: rate_limit.map(rate_of), ..Limits::default() },
         callbacks: CallbackSettings {
             secret: callback_secret.as_ref().map(|secret| secret.expose().to_owned()),
-            channels: Some(Arc::new(QueueSender::new(config.clone()))),
+            channels,
         },
         fanout,
         grace: until_stop(config.host.shutdown_grace),
@@ -311,6 +326,19 @@ fn rate_of(rate: Rate) -> rate::Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_queue_of_the_config_takes_callbacks() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hostler.toml");
+        let found = |text: &str| {
+            std::fs::write(&file, format!("jobs.listen = '127.0.0.1:1'\n{text}")).unwrap();
+            names_queue(&config::load(Some(&file), std::iter::empty::<(String, String)>()).unwrap())
+        };
+        assert!(!found(""));
+        assert!(found("queue.embedded.path = 'other.db'") && found("queue.embedded.path = '/q/hostler.db'"));
+        assert!(found("queue.driver = 'sqs'"));
+    }
 
     #[test]
     fn without_tokens_only_this_machine_is_let_in() {

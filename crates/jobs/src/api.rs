@@ -56,12 +56,12 @@ pub fn openapi() -> Value {
     document::complete(serde_json::to_value(documented().into_openapi()).unwrap_or_default())
 }
 
-/// Creates the router of a server and its state.
-pub fn router(store: Store, limits: Limits, stopping: CancellationToken) -> (Router, App) {
+/// Creates the router of a server and its state. `has_channels`: callbacks to channels can be sent.
+pub fn router(store: Store, limits: Limits, has_channels: bool, stopping: CancellationToken) -> (Router, App) {
     let (routes, document) = documented().split_for_parts();
     let document = document::complete(serde_json::to_value(document).unwrap_or_default());
     let access = document::access(&document);
-    let app = App::new(store, limits, access, Bytes::from(document.to_string()), stopping);
+    let app = App::new(store, limits, has_channels, access, Bytes::from(document.to_string()), stopping);
     let router = routes
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::no_method)

@@ -66,7 +66,7 @@ pub trait ChannelSender: Send + Sync {
 pub struct CallbackSettings {
     /// The secret of the signatures; `None`: the random one that the database keeps.
     pub secret: Option<String>,
-    /// The queue for callbacks to channels; `None`: they are tried again later.
+    /// The queue for callbacks to channels; `None`: new ones are refused, and older ones are tried again later.
     pub channels: Option<Arc<dyn ChannelSender>>,
 }
 

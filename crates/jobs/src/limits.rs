@@ -84,6 +84,10 @@ impl<'t> Walk<'t> {
             if parent.is_none() {
                 return Err(Fault::new(field, "a root has no parent whose results could feed it"));
             }
+            if job.sealed {
+                let detail = "a job with a feed is sealed when its parent is complete; leave out sealed";
+                return Err(Fault::new(format!("{at}sealed"), detail));
+            }
             json(&format!("{field}.payload"), &feed.payload)?;
             if Template::parse(feed.payload.text()).parts() > MAX_PARTS {
                 return Err(Fault::new(
@@ -257,7 +261,14 @@ fn callback(field: &str, callback: &Callback, is_root: bool) -> Result<(), Fault
 /// # Errors
 /// [`Fault`] if it is too long or too deep, or contains NUL or half a surrogate pair, which PostgreSQL does not store.
 pub fn json(field: &str, value: &RawJson) -> Result<(), Fault> {
-    let text = value.text();
+    json_text(field, value.text())
+}
+
+/// Checks the text of a payload, a result or an error, as [`json`] does.
+///
+/// # Errors
+/// The same as those of [`json`].
+pub fn json_text(field: &str, text: &str) -> Result<(), Fault> {
     if text.len() > MAX_JSON {
         return Err(Fault::new(field, format!("has {MAX_JSON} bytes at most")));
     }

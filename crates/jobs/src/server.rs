@@ -101,8 +101,9 @@ pub async fn serve(
     if settings.limits.tokens.is_empty() && !address.ip().to_canonical().is_loopback() {
         return Err(ServeError::Exposed(address));
     }
+    let has_channels = settings.callbacks.channels.is_some();
     let callbacks = Callbacks::new(store.clone(), settings.callbacks)?;
-    let (router, app) = api::router(store.clone(), settings.limits, cancel.clone());
+    let (router, app) = api::router(store.clone(), settings.limits, has_channels, cancel.clone());
     let background = TaskTracker::new();
     background.spawn(callbacks.run(cancel.clone()));
     background.spawn(fanout::run(store.clone(), settings.fanout, ties(&app), cancel.clone()));

@@ -7,6 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::json::RawJson;
 
+mod object;
 mod settling;
 
 pub use settling::{
@@ -14,9 +15,13 @@ pub use settling::{
     SettledStatus, Success,
 };
 
+use object::objects_only;
+
+objects_only!(NewJob, NewItem, Receiver, Feed, AddItems, Progress, Claim, Heartbeat, Release);
+
 /// A job to be created, with its items and its children: the body of `POST /job`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct NewJob {
     /// The type, which workers claim by: 1 to 100 bytes of `[A-Za-z0-9._-]`.
     #[serde(rename = "type")]
@@ -33,7 +38,7 @@ pub struct NewJob {
     /// Whether the results of this job's items are results of the tree.
     #[serde(default)]
     pub final_stage: bool,
-    /// Whether the job is created without room for further items.
+    /// Whether the job is created without room for further items. A job with a feed is sealed when its parent is complete.
     #[serde(default)]
     pub sealed: bool,
     /// An object, returned as it is. `{}` by default.
@@ -56,7 +61,7 @@ pub struct NewJob {
 
 /// An item to be created.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct NewItem {
     /// The work's input, 1 MiB at most.
     pub payload: RawJson,
@@ -79,7 +84,7 @@ pub struct NewItem {
 
 /// The receiver of a tree's status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase", try_from = "Receiver")]
 pub enum Callback {
     /// An address that is posted to.
     Url(String),
@@ -100,9 +105,29 @@ impl Callback {
     }
 }
 
+/// A callback as it is read. An enum would be refused without its place.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
+struct Receiver {
+    url: Option<String>,
+    channel: Option<String>,
+}
+
+impl TryFrom<Receiver> for Callback {
+    type Error = &'static str;
+
+    fn try_from(receiver: Receiver) -> Result<Callback, &'static str> {
+        match (receiver.url, receiver.channel) {
+            (Some(url), None) => Ok(Callback::Url(url)),
+            (None, Some(channel)) => Ok(Callback::Channel(channel)),
+            _ => Err("must have either url or channel"),
+        }
+    }
+}
+
 /// A rule that makes an item out of each result of the parent's items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Feed {
     /// The payload, in which `"$"`, `"$.a.b"` and `"$payload.x"` stand for parts of the result and of the payload.
     pub payload: RawJson,
@@ -135,7 +160,7 @@ pub struct CreatedJob {
 
 /// The body of `POST /job/{id}/items`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct AddItems {
     /// The items, 10,000 at most.
     pub items: Vec<NewItem>,
@@ -275,7 +300,7 @@ pub struct ItemRow {
 
 /// The progress of the work on an item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Progress {
     /// The part of the work that is done, from 0 to 1.
     pub fraction: f64,
@@ -308,7 +333,7 @@ pub struct Assigned {
 
 /// The body of `POST /claim`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Claim {
     /// The types of jobs, 1 to 100 of them.
     pub types: Vec<String>,
@@ -330,7 +355,7 @@ pub struct Claimed {
 
 /// The body of `POST /heartbeat`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Heartbeat {
     /// The assignments.
     pub assignment_ids: Vec<String>,
@@ -341,7 +366,7 @@ pub struct Heartbeat {
 
 /// The body of `POST /release`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Release {
     /// The assignments.
     pub assignment_ids: Vec<String>,

@@ -21,7 +21,7 @@ use super::schema::{self, State};
 use super::service::Service;
 use super::settle::Source;
 use super::topology::{self, Wanted};
-use super::{admin, send};
+use super::{admin, rights, send};
 
 /// The queues of a database. Calls fail within the deadline of the options, and connections that are lost are made again.
 pub struct PostgresBroker(Arc<Service>);
@@ -278,12 +278,18 @@ impl Provisioner for PostgresBroker {
 
     async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
         let creates = self.0.options.create_missing;
-        let (differences, has_schema) = self.differences(spec).await?;
-        if !has_schema {
+        if self.lacks_schema().await? {
             let cure = "`hostler provision` creates it, and so does provision = \"auto\"".to_owned();
             let fault = format!("the database has no schema {}", schema::SCHEMA);
             return Ok(vec![Finding { fault, cure, fatal: !creates }]);
         }
+        let client = self.client().await?;
+        // Without rights, the queues may not be readable.
+        if let Some(finding) = self.0.run(rights::inspect(&client, creates)).await? {
+            return Ok(vec![finding]);
+        }
+        drop(client);
+        let (differences, _) = self.differences(spec).await?;
         Ok(differences.into_iter().filter_map(|one| one.finding(creates)).collect())
     }
 

@@ -10,6 +10,7 @@ mod faults;
 mod options;
 mod provision;
 mod queue;
+mod rights;
 mod rows;
 mod schema;
 mod send;

@@ -300,6 +300,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_check_finds_the_rights_that_a_user_lacks() {
+        let server = Postgres::shared();
+        let name = server.new_database();
+        let url = server.url(&name);
+        let owner = connect(&url).await;
+        owner.open(&spec("shop.jobs")).await.unwrap();
+        assert_eq!(owner.inspect(&spec("shop.jobs")).await, Ok(Vec::new()));
+        server.psql(&name, "CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA hostler_queue TO reader");
+        server.psql(&name, "GRANT SELECT ON ALL TABLES IN SCHEMA hostler_queue TO reader");
+        let reader = Options { url: url.replace("postgres@", "reader@"), ..Options::default() };
+        let checking = broker(reader.clone()).await;
+        let findings = checking.inspect(&spec("shop.jobs")).await.unwrap();
+        assert!(findings.len() == 1 && findings[0].fatal, "{findings:?}");
+        for right in ["INSERT on hostler_queue.entry", "DELETE on hostler_queue.dedupe", "USAGE on hostler_queue.seq"] {
+            assert!(findings[0].fault.contains(right), "{findings:?}");
+        }
+        assert!(!findings[0].fault.contains("SELECT"), "{findings:?}");
+        assert!(findings[0].cure.contains("hostler provision --permissions"), "{findings:?}");
+
+        server.psql(&name, &PERMISSIONS.replace("USER", "reader"));
+        assert_eq!(checking.inspect(&spec("shop.jobs")).await, Ok(Vec::new()));
+        let creating = broker(Options { create_missing: true, ..reader }).await;
+        let findings = creating.inspect(&spec("shop.jobs")).await.unwrap();
+        assert!(findings[0].fault.contains("INSERT on hostler_queue.queue"), "{findings:?}");
+        assert!(findings[0].cure.contains("provision = \"check\""), "{findings:?}");
+    }
+
+    #[tokio::test]
     async fn provisioning_finds_what_differs() {
         let server = Postgres::shared();
         let url = server.database();

@@ -60,6 +60,7 @@ fn conflict(reason: &'static str) -> Cow<'static, str> {
         "dedupe_key" => "a job of this type has the dedupe key already",
         "id" => "the id is taken",
         "sealed" => "the job is sealed",
+        "feed" => "the job has a feed, and is sealed when its parent is complete",
         "deleted" => "the job is deleted",
         "assigned" => "another worker has the item",
         "done" => "the item has ended",

@@ -174,7 +174,10 @@ fn explain(rejection: &axum::extract::rejection::JsonRejection) -> Problem {
     let cause = std::error::Error::source(rejection).map_or_else(|| rejection.body_text(), ToString::to_string);
     let (path, detail) = split_cause(&cause);
     match rejection {
-        JsonRejection::JsonDataError(_) => Problem::invalid(pointer(path), detail.to_owned()),
+        JsonRejection::JsonDataError(_) => {
+            let missing = missing_field(detail).map(|name| format!("/{name}")).unwrap_or_default();
+            Problem::invalid(pointer(path) + &missing, detail.to_owned())
+        }
         _ => Problem::new(StatusCode::BAD_REQUEST, format!("the body is not valid JSON: {detail}")),
     }
 }
@@ -185,6 +188,11 @@ fn split_cause(cause: &str) -> (&str, &str) {
         Some((path, detail)) if !path.contains(' ') => (path, detail),
         _ => ("", cause),
     }
+}
+
+/// Returns the name of the field that a fault says is missing.
+fn missing_field(detail: &str) -> Option<&str> {
+    detail.strip_prefix("missing field `")?.split('`').next()
 }
 
 /// The parameter `id` of a path.
@@ -337,6 +345,8 @@ mod tests {
         assert_eq!(refusal(r#"{"type":"a","what":1}"#), (422, "/what".into()));
         assert_eq!(refusal(r#"{"type":7}"#), (422, "/type".into()));
         assert_eq!(refusal(r#"{"type":"a","items":[{"payload":1},{"id":2}]}"#), (422, "/items/1/id".into()));
+        assert_eq!(refusal("{}"), (422, "/type".into()));
+        assert_eq!(refusal(r#"{"type":"a","items":[{"payload":1},{}]}"#), (422, "/items/1/payload".into()));
         assert_eq!(refusal(r#"{"type":"a","items":[{"payload":"\u0000"}]}"#), (422, "/items/0/payload".into()));
         assert_eq!(refusal(r#"{"type":"a","items":[{"payload":"\ud800"}]}"#).0, 400);
         let deep = format!(r#"{{"type":"a","metadata":{}}}"#, "[".repeat(300) + &"]".repeat(300));

@@ -10,7 +10,10 @@ use crate::api::fault::{of_body, of_parameters};
 use crate::api::input::{Id, Input, Parameters};
 use crate::api::problem::Problem;
 use crate::api::state::App;
-use crate::types::{AddItems, AddedItems, Created, ItemPage, ItemQuery, ItemState, JobPage, JobQuery, NewJob, Status};
+use crate::callbacks::address;
+use crate::types::{
+    AddItems, AddedItems, Callback, Created, ItemPage, ItemQuery, ItemState, JobPage, JobQuery, NewJob, Status,
+};
 
 /// The answer to `POST /job/{id}/retry`.
 #[derive(Debug, Serialize, ToSchema)]
@@ -33,9 +36,26 @@ pub struct Retried {
     security(("token" = ["producer"]), ("token" = ["operator"])),
 )]
 pub async fn create(State(app): State<App>, input: Input<NewJob>) -> Result<(StatusCode, Json<Created>), Problem> {
+    if let Some(callback) = &input.value.callback {
+        check_callback(callback, app.has_channels)?;
+    }
     let created = app.store.create(input.value, input.idempotency).await.map_err(of_body)?;
     app.waiting.wake();
     Ok((StatusCode::CREATED, Json(created)))
+}
+
+/// Refuses a callback that could never be delivered.
+fn check_callback(callback: &Callback, has_channels: bool) -> Result<(), Problem> {
+    match callback {
+        Callback::Channel(_) if !has_channels => {
+            let detail = "the job service has no queue for callbacks; set [queue] in its config, or use a url";
+            Err(Problem::invalid("/callback/channel", detail))
+        }
+        Callback::Channel(_) => Ok(()),
+        Callback::Url(url) => {
+            address::parse(url).map(drop).map_err(|refused| Problem::invalid("/callback/url", refused.to_string()))
+        }
+    }
 }
 
 /// Lists jobs in the order of their creation.
@@ -120,6 +140,7 @@ pub async fn add_items(
     responses(
         (status = 200, description = "The job is sealed.", body = Sealed),
         (status = 404, description = "There is no such job.", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The job has a feed, and is sealed when its parent is complete; `reason` is `feed`.", body = Problem, content_type = "application/problem+json"),
     ),
     security(("token" = ["producer"]), ("token" = ["operator"])),
 )]

@@ -14,7 +14,7 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 /// A refused request: the reason, and the faulty field if there is one.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(example = json!({
-    "title": "Unprocessable Entity", "status": 422, "detail": "missing field `payload`", "field": "/items/0"
+    "title": "Unprocessable Entity", "status": 422, "detail": "missing field `payload`", "field": "/items/0/payload"
 }))]
 pub struct Problem {
     /// The name of the status.

@@ -40,6 +40,8 @@ pub struct App(Arc<Shared>);
 pub struct Shared {
     /// The jobs.
     pub store: Store,
+    /// Whether callbacks to channels can be sent.
+    pub has_channels: bool,
     /// The tokens that are accepted.
     pub tokens: Tokens,
     /// One bucket for each token, and one for the callers without.
@@ -71,6 +73,7 @@ impl App {
     pub fn new(
         store: Store,
         limits: Limits,
+        has_channels: bool,
         access: HashMap<(String, String), Access>,
         document: Bytes,
         stopping: CancellationToken,
@@ -78,6 +81,7 @@ impl App {
         let now = Instant::now();
         Self(Arc::new(Shared {
             store,
+            has_channels,
             token_rate: Buckets::new(limits.token_rate, limits.tokens.len() + 1, now),
             instance_rate: Buckets::new(limits.instance_rate, 1, now),
             tokens: limits.tokens,

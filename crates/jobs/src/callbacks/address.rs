@@ -7,8 +7,8 @@ use reqwest::Url;
 /// The reason that an address is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AddressRefused {
-    /// The text is not a URL.
-    #[error("the callback's address is not a URL")]
+    /// The text is not a URL with a host, or its port is out of range.
+    #[error("the callback's address is not a URL with a host and a port from 1 to 65535")]
     Malformed,
     /// The scheme is neither http nor https.
     #[error("the callback's scheme is neither http nor https")]
@@ -29,6 +29,9 @@ pub fn parse(url: &str) -> Result<Url, AddressRefused> {
         return Err(AddressRefused::Scheme);
     }
     let host = url.host_str().ok_or(AddressRefused::Malformed)?;
+    if url.port() == Some(0) {
+        return Err(AddressRefused::Malformed);
+    }
     let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     if literal.is_ok_and(is_reserved) {
         return Err(AddressRefused::Reserved);

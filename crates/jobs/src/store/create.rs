@@ -12,6 +12,9 @@ use crate::types::{Created, CreatedJob, NewItem, NewJob};
 const CREATE: &str = "SELECT day, seqs, fresh FROM hostler_jobs.create_tree($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, \
     $12, $13, $14, $15, $16, $17, $18)";
 const ADD: &str = "SELECT day, seqs, fresh FROM hostler_jobs.add_items($1, $2, $3, $4, $5, $6, $7)";
+/// Returns null for an open job with a feed.
+const SEAL: &str = "SELECT CASE WHEN NOT EXISTS (SELECT FROM hostler_jobs.job \
+    WHERE id = $1 AND feed IS NOT NULL AND NOT sealed) THEN hostler_jobs.seal_job($1) END";
 
 impl Store {
     /// Creates a tree of jobs with its items. A tree that was created before under the same idempotency key is returned again.
@@ -75,14 +78,18 @@ impl Store {
         }
     }
 
-    /// Seals a job: no items can be added, except by the feed of its parent's results. Sealing again changes nothing.
+    /// Seals a job: no items can be added. Sealing again changes nothing.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`].
+    /// [`StoreError::NotFound`]; [`StoreError::Conflict`] with the reason `feed` if the job is open and has a feed.
     pub async fn seal(&self, job: &str) -> Result<(), StoreError> {
         check_id(job)?;
-        let rows = self.call("SELECT hostler_jobs.seal_job($1)", &[(&job, Type::TEXT)]).await?;
-        if rows.first().is_some_and(|row| row.get(0)) { Ok(()) } else { Err(no_job(job)) }
+        let rows = self.call(SEAL, &[(&job, Type::TEXT)]).await?;
+        match rows.first().and_then(|row| row.get(0)) {
+            Some(true) => Ok(()),
+            Some(false) => Err(no_job(job)),
+            None => Err(StoreError::Conflict { reason: "feed", job_id: None }),
+        }
     }
 
     /// The ids of items that were added, in order.

@@ -18,7 +18,7 @@ pub enum StoreError {
     /// The state of things forbids it: 409.
     #[error("{reason}")]
     Conflict {
-        /// A word for programs: `dedupe_key`, `id`, `sealed`, `deleted`, `assigned`, `done`, `retry_at`, `serialize_key`.
+        /// A word for programs: `dedupe_key`, `id`, `sealed`, `feed`, `deleted`, `assigned`, `done`, `retry_at`, `serialize_key`.
         reason: &'static str,
         /// The job that has the dedupe key or the id.
         job_id: Option<String>,

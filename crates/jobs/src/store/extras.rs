@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use hostler_postgres::{Param, Type};
 
 use crate::feed::{Parsed, Template};
-use crate::limits::MAX_JSON;
+use crate::limits::{self, MAX_JSON};
 use crate::store::ending::{Columns, Ending, Kind, Outcome, outcomes};
 use crate::store::{Store, StoreError};
 
@@ -48,8 +48,8 @@ type Feeds = HashMap<i64, Vec<(i64, Template)>>;
 impl Store {
     /// Ends assignments by results that have more to do than to be stored. No two entries are of the same assignment.
     ///
-    /// A result whose feeds would make payloads that are too long is recorded as a failure. Many results, or those that make much, are
-    /// several transactions, so that little of it lies in memory at a time.
+    /// A result whose feeds would make payloads that are too long or too deep is recorded as a failure. Many results, or those that make
+    /// much, are several transactions, so that little of it lies in memory at a time.
     pub(crate) async fn settle_with_extras(
         &self,
         endings: &[&Ending<'_>],
@@ -143,21 +143,23 @@ impl Store {
 }
 
 impl FedItems {
-    /// Adds the items of a result. Returns the reason if one is too long; then there are none.
+    /// Adds the items of a result. Returns the reason if one is too long or too deep; then there are none.
     fn add(&mut self, position: i32, ending: &Ending<'_>, feeds: &[(i64, Template)], payload: &str) -> Option<String> {
         let (mut result, mut payload) = (Parsed::new(ending.body), Parsed::new(payload));
         let (mut made, mut bytes) = (Vec::with_capacity(feeds.len()), 0);
         for (job, template) in feeds {
-            match template.expand(&mut result, &mut payload, MAX_JSON) {
-                Ok(text) => {
-                    bytes += text.len();
-                    made.push((*job, text));
-                }
+            let text = match template.expand(&mut result, &mut payload, MAX_JSON) {
+                Ok(text) => text,
                 Err(error) => return Some(error.to_string()),
+            };
+            if let Err(fault) = limits::json_text("payload", &text) {
+                return Some(format!("the payload that the feed makes {}", fault.detail));
             }
+            bytes += text.len();
             if bytes > MAX_FED {
                 return Some(format!("the payloads that the feeds make are longer than {MAX_FED} bytes together"));
             }
+            made.push((*job, text));
         }
         self.bytes += bytes;
         for (job, text) in made {

@@ -3,11 +3,14 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::object::objects_only;
 use crate::json::RawJson;
+
+objects_only!(ResultBody, AddedTo, AddedItem, FailureBody, SettleRequest, Success, Failure);
 
 /// The body of `POST /assignment/{id}/result`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct ResultBody {
     /// The result, 1 MiB at most. `null` is one.
     pub result: RawJson,
@@ -22,7 +25,7 @@ pub struct ResultBody {
 
 /// Items that a result adds to a job of the tree.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct AddedTo {
     /// The id of a job of the same tree, or the type of the one child of the item's job that has it.
     pub target: String,
@@ -32,7 +35,7 @@ pub struct AddedTo {
 
 /// An item that a result adds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct AddedItem {
     /// The work's input, 1 MiB at most.
     pub payload: RawJson,
@@ -49,7 +52,7 @@ pub struct AddedItem {
 
 /// The body of `POST /assignment/{id}/failure`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct FailureBody {
     /// The error, 1 MiB at most.
     pub error: RawJson,
@@ -70,7 +73,7 @@ pub struct FailureAnswer {
 
 /// The body of `POST /settle`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct SettleRequest {
     /// The items that succeeded.
     #[serde(default)]
@@ -82,7 +85,7 @@ pub struct SettleRequest {
 
 /// A result under an assignment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Success {
     /// The assignment.
     pub assignment_id: String,
@@ -99,7 +102,7 @@ pub struct Success {
 
 /// A failure under an assignment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
 pub struct Failure {
     /// The assignment.
     pub assignment_id: String,

@@ -45,6 +45,25 @@ async fn results_add_items_and_seal() {
 }
 
 #[tokio::test]
+async fn a_fed_payload_that_is_too_deep_fails_the_item() {
+    let server = Server::start(ServerSettings::default()).await;
+    let child = json!({ "type": "b", "feed": { "payload": { "in": "$" } } });
+    let items = vec![json!({ "payload": 1 }); 2];
+    let ids = claimed(&server, &json!({ "type": "a", "id": "r", "items": items, "children": [child] })).await;
+    let deep = |levels: usize| -> Value { serde_json::from_str(&("[".repeat(levels) + &"]".repeat(levels))).unwrap() };
+    // serde_json reads 127 levels by default; the key of the template adds one, and so does this array.
+    let whole = json!([deep(127)]);
+    assert_eq!(server.post(&format!("/assignment/{}/result", ids[0]), &json!({ "result": whole })).await.0, 200);
+    assert_eq!(server.post(&format!("/assignment/{}/result", ids[1]), &json!({ "result": deep(127) })).await.0, 200);
+    let status = server.get("/job/r/status").await.1;
+    assert_eq!((&status["failed"], &status["children"][0]["added"]), (&json!(1), &json!(1)), "{status}");
+    let failed = server.get("/job_item?root_id=r&state=failed").await.1;
+    let error = failed["items"][0]["failures"][0]["error"].as_str().unwrap();
+    assert!(error.contains("128 levels"), "{error}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn final_failures_progress_and_delays() {
     let server = Server::start(ServerSettings::default()).await;
     let items = vec![json!({ "payload": 1 }); 3];

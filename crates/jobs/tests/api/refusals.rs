@@ -38,16 +38,17 @@ async fn faulty_bodies_are_refused_with_their_place() {
         ("/job", "", 400, Value::Null),
         ("/job", r#"{"type":"a"} x"#, 400, Value::Null),
         ("/job", r#"{"type":"a","colour":"red"}"#, 422, json!("/colour")),
-        ("/job", r#"{"items":[]}"#, 422, json!("")),
-        ("/job", r#"{"type":"a","children":[{"type":"b","items":[{}]}]}"#, 422, json!("/children/0/items/0")),
+        ("/job", r#"{"items":[]}"#, 422, json!("/type")),
+        ("/job", r#"{"type":"a","children":[{"type":"b","items":[{}]}]}"#, 422, json!("/children/0/items/0/payload")),
         ("/job", r#"{"type":"a","type":"b"}"#, 422, json!("")),
         ("/job", r#"{"type":"a","dedupe_key":"x\u0000"}"#, 422, json!("/dedupe_key")),
         ("/job", "[]", 422, json!("")),
+        ("/claim", "{}", 422, json!("/types")),
         ("/claim", r#"{"types":[],"worker_id":"w","max":1}"#, 422, json!("/types")),
         ("/claim", r#"{"types":["a"],"worker_id":"w","max":0}"#, 422, json!("/max")),
         ("/claim", r#"{"types":["a"],"worker_id":"w","max":-1}"#, 422, json!("/max")),
         ("/claim", r#"{"types":["a"],"worker_id":"w","max":1,"wait_seconds":61}"#, 422, json!("/wait_seconds")),
-        ("/settle", r#"{"results":[{"assignment_id":"a"}]}"#, 422, json!("/results/0")),
+        ("/settle", r#"{"results":[{"assignment_id":"a"}]}"#, 422, json!("/results/0/result")),
         (
             "/settle",
             r#"{"failures":[{"assignment_id":"a","error":1,"retry_in_seconds":-1}]}"#,
@@ -59,6 +60,126 @@ async fn faulty_bodies_are_refused_with_their_place() {
         let request = server.request(Method::POST, path).header("content-type", "application/json").body(body);
         let (found, problem) = read(request.send().await.unwrap()).await;
         assert_eq!((found, &problem["field"]), (status, &field), "{path} {body}: {problem}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn arrays_are_no_objects() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    let job = r#"["a",null,null,0,false,true,{},null,null,[],[]]"#;
+    let in_job = |field: &str, value: &str| format!(r#"{{"type":"a","{field}":{value}}}"#);
+    for (path, body, field) in [
+        ("/job", job.to_owned(), ""),
+        ("/job", in_job("items", r#"[[1,"id",null,null,7,{}]]"#), "/items/0"),
+        ("/job", in_job("children", &format!("[{job}]")), "/children/0"),
+        ("/job", in_job("children", r#"[{"type":"b","feed":["$"]}]"#), "/children/0/feed"),
+        ("/job", in_job("callback", r#"["url","http://127.0.0.1"]"#), "/callback"),
+        ("/job", in_job("callback", r#""http://127.0.0.1""#), "/callback"),
+        ("/job", in_job("callback", "{}"), "/callback"),
+        ("/job", in_job("callback", r#"{"url":"http://127.0.0.1","channel":"c"}"#), "/callback"),
+        ("/job", in_job("callback", r#"{"mail":"c"}"#), "/callback/mail"),
+        ("/job", in_job("metadata", "[]"), "/metadata"),
+        ("/job/j/items", "[[]]".to_owned(), ""),
+        ("/job/j/items", r#"{"items":[[1]]}"#.to_owned(), "/items/0"),
+        ("/claim", r#"[["a"],"w",1]"#.to_owned(), ""),
+        ("/heartbeat", r#"[["a-1-1-0123456789abcdef"]]"#.to_owned(), ""),
+        ("/heartbeat", r#"{"assignment_ids":[],"progress":{"a":[0.5,""]}}"#.to_owned(), "/progress/a"),
+        ("/heartbeat", r#"{"assignment_ids":[],"progress":[]}"#.to_owned(), "/progress"),
+        ("/release", r#"[["a-1-1-0123456789abcdef"]]"#.to_owned(), ""),
+        ("/settle", "[[],[]]".to_owned(), ""),
+        ("/settle", r#"{"results":[["a-1-1-0123456789abcdef",1]]}"#.to_owned(), "/results/0"),
+        ("/settle", r#"{"failures":[["a-1-1-0123456789abcdef",1]]}"#.to_owned(), "/failures/0"),
+        ("/assignment/a-1-1-0123456789abcdef/result", "[5]".to_owned(), ""),
+        (
+            "/assignment/a-1-1-0123456789abcdef/result",
+            r#"{"result":5,"add_items":[["b",[]]]}"#.to_owned(),
+            "/add_items/0",
+        ),
+        (
+            "/assignment/a-1-1-0123456789abcdef/result",
+            r#"{"result":5,"add_items":[{"target":"b","items":[[1]]}]}"#.to_owned(),
+            "/add_items/0/items/0",
+        ),
+        ("/assignment/a-1-1-0123456789abcdef/failure", "[5]".to_owned(), ""),
+    ] {
+        let request = server.request(Method::POST, path).header("content-type", "application/json").body(body.clone());
+        let (status, problem) = read(request.send().await.unwrap()).await;
+        assert_eq!((status, &problem["field"]), (422, &json!(field)), "{path} {body}: {problem}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_with_a_feed_is_sealed_by_its_parent_only() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    let child = json!({ "type": "b", "sealed": true, "feed": { "payload": "$" } });
+    let (status, problem) = server.post("/job", &json!({ "type": "a", "children": [child] })).await;
+    assert_eq!((status, &problem["field"]), (422, &json!("/children/0/sealed")), "{problem}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_queue_callbacks_to_channels_are_refused() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    let (status, problem) = server.post("/job", &json!({ "type": "a", "callback": { "channel": "done" } })).await;
+    assert_eq!((status, &problem["field"]), (422, &json!("/callback/channel")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("[queue]"), "the cure: {problem}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn callbacks_to_faulty_addresses_are_refused() {
+    let server = Server::without_database(ServerSettings::default()).await;
+    let ask = |url: String| {
+        let body = json!({ "type": "a", "callback": { "url": url } });
+        let server = &server;
+        async move { server.post("/job", &body).await }
+    };
+    let long = format!("http://x/{}", "y".repeat(2_000));
+    for url in [
+        "",
+        "x",
+        "http://",
+        "https://:80/",
+        "http://?x",
+        "http://x:65536/",
+        "http://x:99999",
+        "http://x:0/",
+        "http://x:y/",
+        "ftp://x",
+        "file:///etc/passwd",
+        "http://a b/",
+        "http://[::1",
+        "http://[fe80::1%25eth0]/",
+        &long,
+    ] {
+        let (status, problem) = ask(url.to_owned()).await;
+        assert_eq!((status, &problem["field"]), (422, &json!("/callback/url")), "{url}: {problem}");
+    }
+    for host in [
+        "169.254.169.254",
+        "169.254.169.254.",
+        "2852039166",
+        "0xa9fea9fe",
+        "0251.0376.0251.0376",
+        "169.254.43518",
+        "%31%36%39.254.169.254",
+        "user:word@169.254.169.254",
+        "[::ffff:169.254.169.254]",
+        "[::ffff:a9fe:a9fe]",
+        "[64:ff9b::a9fe:a9fe]",
+        "[2002:a9fe:a9fe::1]",
+        "[fe80::1]",
+        "[fd00:ec2::254]",
+        "100.100.100.200",
+        "0.0.0.0",
+    ] {
+        let (status, problem) = ask(format!("http://{host}:80/latest")).await;
+        assert_eq!((status, &problem["field"]), (422, &json!("/callback/url")), "{host}: {problem}");
+    }
+    for url in ["http://127.0.0.1:8080/x", "https://example.com", "http://10.1.2.3/", "http://[::1]:65535/"] {
+        assert_eq!(ask(url.to_owned()).await.0, 503, "{url}: the database is away");
     }
     server.stop().await;
 }

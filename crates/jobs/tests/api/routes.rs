@@ -87,6 +87,19 @@ async fn items_are_added_until_a_job_is_sealed() {
 }
 
 #[tokio::test]
+async fn a_job_with_a_feed_cannot_be_sealed_by_hand() {
+    let server = Server::start(ServerSettings::default()).await;
+    let child = json!({ "type": "b", "id": "fed", "feed": { "payload": "$" } });
+    let tree = json!({ "type": "a", "id": "top", "items": [{ "payload": 1 }], "children": [child] });
+    assert_eq!(server.post("/job", &tree).await.0, 201);
+    let (status, problem) = server.poke("/job/fed/seal").await;
+    assert_eq!((status, &problem["reason"]), (409, &json!("feed")), "{problem}");
+    assert_eq!(server.get("/job/fed/status").await.1["sealed"], json!(false));
+    assert_eq!(server.poke("/job/top/seal").await.0, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn repeated_requests_with_a_key_return_the_first_answer() {
     let server = Server::start(ServerSettings::default()).await;
     let send = |path: &'static str, key: &'static str, body: Value| {
