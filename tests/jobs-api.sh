@@ -58,6 +58,8 @@ allow-x00 = false
 ensure_resource_availability.enabled = false
 # 410: the assignments of generated ids have ended. 422: rules between fields, which a schema cannot say.
 positive_data_acceptance.expected-statuses = ["2xx", "401", "403", "404", "409", "410", "422", "429"]
+# 413: some of what breaks a limit of length is refused for its size in all.
+negative_data_rejection.expected-statuses = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "428", "429"]
 SETTINGS
 
 cat >"$folder/hooks.py" <<'HOOKS'

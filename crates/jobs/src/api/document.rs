@@ -134,7 +134,8 @@ fn limit_schemas(schemas: &mut Map<String, Value>) {
     let id = || json!({ "minLength": 1, "maxLength": MAX_KEY });
     let kind = || json!({ "minLength": 1, "maxLength": MAX_TYPE, "pattern": "^[A-Za-z0-9._-]+$" });
     let metadata = || json!({ "type": "object", "default": {}, "$ref": null });
-    let ids = || json!({ "maxItems": MAX_ASSIGNMENTS, "items": { "type": "string", "maxLength": MAX_KEY } });
+    // An id of any length that is no assignment's is stale.
+    let ids = || json!({ "maxItems": MAX_ASSIGNMENTS });
     let delay = || json!({ "minimum": 0, "maximum": MAX_DELAY });
     let added = || json!({ "maxItems": MAX_ITEMS });
     let seals = || json!({ "maxItems": MAX_SEALS, "items": merged(id(), json!({ "type": "string" })) });
@@ -160,8 +161,6 @@ fn limit_schemas(schemas: &mut Map<String, Value>) {
         ("Claim", "wait_seconds", json!({ "minimum": 0, "maximum": WAIT, "default": 0 })),
         ("FailureBody", "retry_in_seconds", delay()),
         ("Failure", "retry_in_seconds", delay()),
-        ("Failure", "assignment_id", key()),
-        ("Success", "assignment_id", key()),
         ("SettleRequest", "results", json!({ "maxItems": MAX_ASSIGNMENTS })),
         ("SettleRequest", "failures", json!({ "maxItems": MAX_ASSIGNMENTS })),
         ("Heartbeat", "assignment_ids", ids()),
