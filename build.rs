@@ -25,6 +25,8 @@ fn main() {
     }
     if is("TARGET", "x86_64-unknown-linux-gnu") && links_by_lld() {
         println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
+        // Strings that end alike are stored once.
+        println!("cargo:rustc-link-arg-bins=-Wl,-O2");
     }
 }
 
