@@ -331,7 +331,7 @@ async fn reaping_keeps_a_key_that_gets_an_item_meanwhile() {
 async fn stuck_jobs_and_keys_are_woken() {
     let store = store().await;
     let keyed = |n: u32| json!({"payload": n, "serialize_key": "k"});
-    let root = json!({"type": "a", "sealed": true, "items": [keyed(1), keyed(2)], "children": [{"type": "b"}, {"type": "c", "sealed": true, "feed": {"payload": "$"}}]});
+    let root = json!({"type": "a", "sealed": true, "items": [keyed(1), keyed(2)], "children": [{"type": "b"}, {"type": "c", "feed": {"payload": "$"}}]});
     let created = store.create(tree(&root), None).await.unwrap();
     store.fold().await.unwrap();
     assert_eq!(store.unstick().await.unwrap(), 0);
