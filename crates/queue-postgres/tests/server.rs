@@ -472,7 +472,7 @@ mod tests {
         let broker = connect(&Postgres::shared().database()).await;
         let queue = broker.open(&spec("jobs")).await.unwrap();
         for _ in 0..3 {
-            let large = Outgoing { body: vec![b'x'; 15 << 20].into(), ..Outgoing::default() };
+            let large = Outgoing { body: vec![b'x'; 15 << 20], ..Outgoing::default() };
             send(&broker, "jobs", vec![large.clone(), large]).await;
         }
         let mut sizes = Vec::new();
