@@ -143,7 +143,7 @@ fn names_queue(loaded: &Loaded) -> bool {
 
 struct JobsHost {
     config: Config,
-    /// Whether callbacks to channels can be sent.
+    /// Set if callbacks to channels can be sent.
     has_queue: bool,
     store: Store,
     fanout: Fanout,

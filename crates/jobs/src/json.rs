@@ -44,7 +44,7 @@ impl RawJson {
         self.0.get()
     }
 
-    /// Whether the value is an object.
+    /// Set if the value is an object.
     pub fn is_object(&self) -> bool {
         self.text().starts_with('{')
     }

@@ -5,7 +5,7 @@
 //! idempotency key take several statements. All times are the database's.
 //!
 //! Locks are taken in this order: the lock of folding, rows of jobs, of assignments, of serialize keys, of `ready` and `later`.
-//! Where two transactions meet in another order, the server breaks the deadlock, and [`Store`] tries again.
+//! If two transactions meet in another order, the server breaks the deadlock, and [`Store`] tries again.
 //!
 //! | file | job |
 //! |---|---|

@@ -35,10 +35,10 @@ pub struct NewJob {
     /// Failures that an item may have and still be tried again.
     #[serde(default)]
     pub max_failures_per_item: u16,
-    /// Whether the results of this job's items are results of the tree.
+    /// Set if the results of this job's items are results of the tree.
     #[serde(default)]
     pub final_stage: bool,
-    /// Whether the job is created without room for further items. A job with a feed is sealed when its parent is complete.
+    /// Set if the job is created without room for further items. A job with a feed is sealed when its parent is complete.
     #[serde(default)]
     pub sealed: bool,
     /// An object, returned as it is. `{}` by default.
@@ -185,11 +185,11 @@ pub struct JobRow {
     /// The job's type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Whether no items can be added.
+    /// Set if no items can be added.
     pub sealed: bool,
-    /// Whether it is sealed and nothing is pending.
+    /// Set if it is sealed and nothing is pending.
     pub complete: bool,
-    /// Whether its results are results of the tree.
+    /// Set if its results are results of the tree.
     pub final_stage: bool,
     /// Failures that an item may have and still be tried again.
     pub max_failures_per_item: u16,
@@ -201,7 +201,7 @@ pub struct JobRow {
     pub failed: u64,
     /// Items that are neither.
     pub pending: u64,
-    /// Whether all jobs of its tree are complete.
+    /// Set if all jobs of its tree are complete.
     pub tree_complete: bool,
     /// The key that no other job of this type may have.
     pub dedupe_key: Option<String>,
@@ -225,11 +225,11 @@ pub struct Status {
     /// The job's type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Whether no items can be added.
+    /// Set if no items can be added.
     pub sealed: bool,
-    /// Whether it is sealed and nothing is pending.
+    /// Set if it is sealed and nothing is pending.
     pub complete: bool,
-    /// Whether its results are results of the tree.
+    /// Set if its results are results of the tree.
     pub final_stage: bool,
     /// Items that were added.
     pub added: u64,
@@ -241,14 +241,14 @@ pub struct Status {
     pub pending: u64,
     /// Pending items that a worker has.
     pub assigned: u64,
-    /// Whether all jobs of its tree are complete.
+    /// Set if all jobs of its tree are complete.
     pub tree_complete: bool,
     /// The jobs below, in the order of their creation.
     #[schema(no_recursion)]
     pub children: Vec<Status>,
 }
 
-/// Where an item is in its life.
+/// The place of an item in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ItemState {
@@ -276,7 +276,7 @@ pub struct ItemRow {
     pub kind: String,
     /// The work's input.
     pub payload: RawJson,
-    /// Where it is in its life.
+    /// Its place in its life.
     pub state: ItemState,
     /// The result, null unless `state` is `succeeded`. A result may be null, too.
     pub result: RawJson,

@@ -1,4 +1,4 @@
-//! What the handlers of this queue's items ask of their jobs, until the items are settled. No I/O.
+//! Requests of handlers on the jobs of their items, kept until the items are settled. No I/O.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -40,7 +40,7 @@ pub struct App(Arc<Shared>);
 pub struct Shared {
     /// The jobs.
     pub store: Store,
-    /// Whether callbacks to channels can be sent.
+    /// Set if callbacks to channels can be sent.
     pub has_channels: bool,
     /// The tokens that are accepted.
     pub tokens: Tokens,

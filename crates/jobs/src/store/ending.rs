@@ -76,7 +76,7 @@ impl<'e> Ending<'e> {
         Some(Ending { delay: failure.retry_in_seconds, ..Ending::new(place, kind, failure.error.text()) })
     }
 
-    /// Whether the worker gave a result.
+    /// Set if the worker gave a result.
     pub(crate) fn is_result(&self) -> bool {
         matches!(self.kind, Kind::Success | Kind::More)
     }

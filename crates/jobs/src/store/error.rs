@@ -59,7 +59,7 @@ impl StoreError {
         StoreError::Invalid { field: field.into(), detail: detail.into() }
     }
 
-    /// Whether the same call may succeed a moment later.
+    /// Set if the same call may succeed a moment later.
     pub fn is_retryable(&self) -> bool {
         matches!(self, StoreError::Database(error) if error.is_retryable())
     }

@@ -32,7 +32,7 @@ pub struct Hint {
 pub struct OutboxState {
     /// Its entries, as many as it may have at most.
     pub entries: u64,
-    /// Whether items that become ready are written. Otherwise, it is full.
+    /// Set while items that become ready are written. Otherwise, it is full.
     pub is_open: bool,
 }
 

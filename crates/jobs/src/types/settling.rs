@@ -59,7 +59,7 @@ pub struct FailureBody {
     /// The delay before the next attempt, 0 to 31,536,000 s; the back-off otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_in_seconds: Option<f64>,
-    /// Whether there is to be no further attempt.
+    /// Set if there is to be no further attempt.
     #[serde(rename = "final", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_final: bool,
 }
@@ -111,7 +111,7 @@ pub struct Failure {
     /// The delay before the next attempt, 0 to 31,536,000 s; the back-off otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_in_seconds: Option<f64>,
-    /// Whether there is to be no further attempt.
+    /// Set if there is to be no further attempt.
     #[serde(rename = "final", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_final: bool,
 }
@@ -128,11 +128,11 @@ pub struct SettleAnswer {
 pub struct Settled {
     /// The assignment.
     pub assignment_id: String,
-    /// Whether the result or failure was accepted.
+    /// The answer to the result or failure.
     pub status: SettledStatus,
 }
 
-/// Whether a result or failure was accepted.
+/// The answer to a result or failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SettledStatus {

@@ -36,7 +36,7 @@ impl Call {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub calls: Vec<Call>,
-    /// What was left at the end, when nothing was running any more.
+    /// The items and assignments left at the end, when nothing was running any more.
     pub end: Snapshot,
     /// Milliseconds.
     pub heartbeat: Time,

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::rules::store_count;
 use crate::{item, raw, store, tree};
 
-/// What the workers saw.
+/// The record of the workers.
 #[derive(Default)]
 struct Seen {
     /// The assignment that holds an item, as far as a worker knows.

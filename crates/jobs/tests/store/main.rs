@@ -80,7 +80,7 @@ pub fn result_of(given: &Assigned, result: &Value) -> Success {
     Success { assignment_id: given.assignment_id.clone(), result: raw(result), ..Success::default() }
 }
 
-/// Whether a settlement was accepted, with the time of the next attempt.
+/// The answer to a settlement, with the time of the next attempt.
 pub fn accepted(settlement: Settlement) -> Option<String> {
     match settlement {
         Settlement::Ok { retry_at } => retry_at,
