@@ -1,5 +1,7 @@
 //! Faults of an `amqp(s)://` URL. Their texts quote nothing of it, because it usually contains a password.
 
+use super::hosts::host_fault;
+
 /// Parameters behind the `?`, and the largest value of each. `None`: its value is not a number.
 const PARAMETERS: [(&str, Option<u64>); 5] = [
     ("heartbeat", Some(u16::MAX as u64)),
@@ -29,24 +31,6 @@ pub fn amqp_fault(url: &str) -> Option<&'static str> {
     let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
     let (path, parameters) = more.split_once('?').unwrap_or((more, ""));
     hosts.split(',').find_map(host_fault).or_else(|| vhost_fault(path)).or_else(|| parameters_fault(parameters))
-}
-
-/// Returns the fault of a host with or without a port.
-fn host_fault(host: &str) -> Option<&'static str> {
-    let (name, port) = match host.strip_prefix('[') {
-        Some(address) => match address.split_once(']') {
-            Some((address, port)) => (address, port.strip_prefix(':').or((!port.is_empty()).then_some(""))),
-            None => return Some("has a bracket that is not closed"),
-        },
-        None if host.matches(':').count() > 1 => return Some("has an IPv6 address without brackets"),
-        None => host.split_once(':').map_or((host, None), |(name, port)| (name, Some(port))),
-    };
-    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
-    match (name, port) {
-        ("", _) => Some("lacks the name of a host"),
-        (_, Some(port)) if !is_port(port) => Some("has a port that is not a number from 1 to 65535"),
-        _ => None,
-    }
 }
 
 /// Returns the fault of the path, which names the virtual host.

@@ -12,6 +12,7 @@ mod cross;
 mod environment;
 mod error;
 mod grants;
+mod hosts;
 mod jobs;
 mod keys;
 mod kind;
