@@ -3,48 +3,20 @@
 #[cfg(test)]
 #[path = "../../../tests/support/postgres.rs"]
 mod postgres;
+#[cfg(test)]
+mod support;
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    use hostler_queue::{Admin, Broker, ChannelSpec, Delivery, Queue, Receive};
+    use hostler_queue::{Admin, Broker, ChannelSpec, Queue, Receive};
     use hostler_queue_postgres::{Options, PostgresBroker};
-    use hostler_types::message::Outgoing;
     use tokio_util::sync::CancellationToken;
 
     use super::postgres::Postgres;
-
-    const LONG: Duration = Duration::from_secs(60);
-    const PATIENCE: Duration = Duration::from_secs(30);
-
-    async fn connect(url: &str) -> PostgresBroker {
-        broker(Options { url: url.to_owned(), create_missing: true, ..Options::default() }).await
-    }
-
-    async fn broker(options: Options) -> PostgresBroker {
-        PostgresBroker::connect(options).await.unwrap()
-    }
-
-    fn spec(channel: &str) -> ChannelSpec {
-        ChannelSpec { max_receives: Some(5), ..ChannelSpec::new(channel.parse().unwrap()) }
-    }
-
-    fn text(body: &str) -> Outgoing {
-        Outgoing { body: body.into(), ..Outgoing::default() }
-    }
-
-    async fn send(broker: &PostgresBroker, channel: &str, batch: Vec<Outgoing>) {
-        for sent in broker.send(&channel.parse().unwrap(), batch).await {
-            sent.unwrap();
-        }
-    }
-
-    async fn receive(queue: &Arc<dyn Queue>, max: usize, wait: Duration) -> Vec<Delivery> {
-        let request = Receive { max, wait, lease: LONG };
-        queue.receive(request, &CancellationToken::new()).await.unwrap()
-    }
+    use super::support::{LONG, PATIENCE, broker, connect, receive, send, spec, text};
 
     #[tokio::test]
     async fn a_stop_ends_a_receive_that_moves_dead_letters() {
