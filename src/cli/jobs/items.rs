@@ -97,6 +97,7 @@ mod tests {
         let row = json!({
             "id": "i", "job_id": "j", "root_id": "r", "type": "t", "payload": 1, "state": "failed", "result": null,
             "failures": failures, "retry_at": null, "dedupe_key": null, "serialize_key": null, "priority": 0, "metadata": {},
+            "created_at": "2026-01-01T00:00:00Z",
         });
         serde_json::from_str(&row.to_string()).unwrap()
     }
