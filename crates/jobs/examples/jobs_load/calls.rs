@@ -93,13 +93,13 @@ impl Client {
         Ok([created.id.clone()].into_iter().chain(others).collect())
     }
 
-    /// Creates a sealed tree of one job with the items `numbers`.
+    /// Creates a sealed tree of one job with the items `numbers`. Returns the items' ids.
     ///
     /// # Errors
     /// As above.
-    pub fn create_with(&mut self, numbers: std::ops::Range<u64>) -> Result<(), Failure> {
+    pub fn create_with(&mut self, numbers: std::ops::Range<u64>) -> Result<Vec<String>, Failure> {
         let body = format!("{{\"type\":\"{KIND}\",\"sealed\":true,\"items\":{}}}", items(numbers, 0));
-        self.post::<Created>("/job", &body).map(drop)
+        Ok(self.post::<Added>("/job", &body)?.item_ids)
     }
 
     /// Adds the items `numbers` to a job. `keys`: number of serialize keys; 0 for items without one. Returns the items' ids.

@@ -1,7 +1,7 @@
 //! Connections that add, claim and settle items side by side, as fast as the service answers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub struct Plan {
     pub connections: usize,
     /// Number of serialize keys. 0: the items have none.
     pub keys: u64,
-    /// Times at which the items are due. `None`: latencies are not taken.
+    /// Times at which the items are due: not added before, and latencies are taken from then on. `None`: as soon as possible.
     pub schedule: Option<Schedule>,
 }
 
@@ -79,7 +79,7 @@ struct Shared {
 }
 
 impl Flow {
-    /// Starts the connections. Items are added to `jobs` in turn.
+    /// Starts the connections. Batches are added to `jobs` in turn. Without any, each batch is a sealed tree of its own.
     pub fn start(host: &str, plan: Plan, jobs: Vec<String>) -> Self {
         let connections = plan.connections;
         let shared = Arc::new(Shared {
@@ -116,17 +116,21 @@ impl Flow {
     /// # Errors
     /// [`Failure`] of the first call that failed; [`Failure::Lost`] if the patience is over.
     pub fn wait(&self, patience: Duration) -> Result<Instant, Failure> {
-        self.ended.recv_timeout(patience).unwrap_or_else(|_| {
-            Err(Failure::Lost(format!("{} of {} items were settled in time", self.settled(), self.shared.plan.items)))
+        self.poll(patience)?.ok_or_else(|| {
+            Failure::Lost(format!("{} of {} items were settled in time", self.settled(), self.shared.plan.items))
         })
     }
 
-    /// Checks that no call has failed so far.
+    /// Waits for a time. Returns the time of the last item if all are through before.
     ///
     /// # Errors
     /// [`Failure`] of the first call that failed.
-    pub fn check(&self) -> Result<(), Failure> {
-        self.ended.try_recv().map_or(Ok(()), |ended| ended.map(drop))
+    pub fn poll(&self, time: Duration) -> Result<Option<Instant>, Failure> {
+        match self.ended.recv_timeout(time) {
+            Ok(ended) => ended.map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Failure::Lost("all connections have ended".to_owned())),
+        }
     }
 
     /// Ends the connections after their calls. Returns the latencies in microseconds, the shortest first.
@@ -166,7 +170,7 @@ impl Shared {
 
     /// Adds a batch. Returns the ids of its items: none if all have been added.
     fn add(&self, client: &mut Client, end: &Sender<Result<Instant, Failure>>) -> Result<Vec<String>, Failure> {
-        let Plan { part, items, batch, keys, .. } = self.plan;
+        let Plan { part, items, batch, keys, schedule, .. } = self.plan;
         if part == Part::Drain {
             return Ok(Vec::new());
         }
@@ -175,8 +179,15 @@ impl Shared {
         if first >= last {
             return Ok(Vec::new());
         }
-        let place = usize::try_from(first / batch).unwrap_or_default() % self.jobs.len();
-        let ids = client.add(&self.jobs[place], first..last, keys)?;
+        if let Some(schedule) = schedule {
+            pause(schedule.due(first).saturating_duration_since(Instant::now()));
+        }
+        let ids = if self.jobs.is_empty() {
+            client.create_with(first..last)?
+        } else {
+            let place = usize::try_from(first / batch).unwrap_or_default() % self.jobs.len();
+            client.add(&self.jobs[place], first..last, keys)?
+        };
         if self.added.fetch_add(last - first, Relaxed) + last - first == items && part == Part::Add {
             let _ = end.send(Ok(Instant::now()));
         }
@@ -205,6 +216,12 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// Waits for the time at which a call is due.
+#[expect(clippy::disallowed_methods, reason = "the load follows the clock")]
+pub fn pause(time: Duration) {
+    std::thread::sleep(time);
 }
 
 #[cfg(test)]

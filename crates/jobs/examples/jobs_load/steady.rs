@@ -40,7 +40,7 @@ pub fn pinned(settings: &Settings) -> Result<Outcome, Failure> {
     let jobs = Client::open(&settings.host)?.create(0)?;
     let plan = Plan { part: Part::Whole, items: ENDLESS, batch, connections, keys: 0, schedule: None };
     let flow = Flow::start(&settings.host, plan, jobs);
-    std::thread::sleep(before / 3);
+    through(&flow, before / 3)?;
     let usual = through(&flow, before)?;
     let database = Database::open(&settings.database)?;
     database.pin()?;
@@ -62,10 +62,8 @@ pub fn pinned(settings: &Settings) -> Result<Outcome, Failure> {
 /// Returns the rate at which items are settled during a time.
 fn through(flow: &Flow, time: Duration) -> Result<f64, Failure> {
     let (begin, settled) = (Instant::now(), flow.settled());
-    std::thread::sleep(time);
-    let reached = rate(flow.settled() - settled, begin.elapsed());
-    flow.check()?;
-    Ok(reached)
+    flow.poll(time)?;
+    Ok(rate(flow.settled() - settled, begin.elapsed()))
 }
 
 /// Adds items at the rate of 100 million a day for a minute, and takes the time from when each is due until its result is accepted.
@@ -76,9 +74,8 @@ pub fn daily(settings: &Settings) -> Result<Outcome, Failure> {
     let rate = settings.number("RATE", DAILY, DAILY)?;
     let time = Duration::from_secs(settings.number("SECONDS", 60, 3)?);
     let limit = settings.number("P99_MS", 1_000, 1_000)?;
-    let job = Client::open(&settings.host)?.create(0)?.swap_remove(0);
-    let add = |client: &mut Client, numbers| client.add(&job, numbers, 0).map(drop);
-    let run = steady(settings, Pace { rate, chunk: CHUNK, time }, add, |_| Ok(()))?;
+    let jobs = Client::open(&settings.host)?.create(0)?;
+    let run = steady(settings, Pace { rate, chunk: CHUNK, time, look: time }, jobs, |_| Ok(()))?;
     let milliseconds = |percent| ratio(percentile(&run.latencies, percent), 1_000);
     let line = format!(
         "{:.0} items/s of {rate} due for {} s; ms from due to done: p50 {:.1}, p99 {:.1}, max {:.1}",
@@ -100,26 +97,16 @@ pub fn daily(settings: &Settings) -> Result<Outcome, Failure> {
 pub fn bloat(settings: &Settings) -> Result<Outcome, Failure> {
     let rate = settings.number("RATE", DAILY, DAILY)?;
     let time = Duration::from_secs(settings.number("SECONDS", 3600, 6)?);
-    let (every, database) = (time / 60, Database::open(&settings.database)?);
+    let database = Database::open(&settings.database)?;
     let mut samples: Vec<(Duration, Sizes)> = vec![(Duration::ZERO, database.sizes()?)];
-    let sample = |begin: Instant| {
-        let due = every * u32::try_from(samples.len()).unwrap_or(u32::MAX);
-        if begin.elapsed() >= due {
-            let sizes = database.sizes()?;
-            let largest = sizes.largest.iter().map(|(name, size)| format!("{name} {:.1}", mebibytes(*size)));
-            println!(
-                "{:>5} s  MiB: tables {:.1}, indexes {:.1}, partitions {:.1}; largest: {}",
-                begin.elapsed().as_secs(),
-                mebibytes(sizes.tables),
-                mebibytes(sizes.indexes),
-                mebibytes(sizes.partitions),
-                largest.collect::<Vec<_>>().join(", ")
-            );
-            samples.push((begin.elapsed(), sizes));
-        }
+    let sample = |elapsed| {
+        let sizes = database.sizes()?;
+        println!("{}", row(elapsed, &sizes));
+        samples.push((elapsed, sizes));
         Ok(())
     };
-    let run = steady(settings, Pace { rate, chunk: TREE, time }, Client::create_with, sample)?;
+    let look = (time / 60).max(Duration::from_secs(1));
+    let run = steady(settings, Pace { rate, chunk: TREE, time, look }, Vec::new(), sample)?;
     let (first, early, last) = (&samples[0].1, at(&samples, time / 6), &samples[samples.len() - 1].1);
     let growth = ratio(last.working().saturating_sub(EXTENTS), early.working().max(1));
     let line = format!(
@@ -132,6 +119,19 @@ pub fn bloat(settings: &Settings) -> Result<Outcome, Failure> {
     );
     let outcome = Outcome::new(line).at_most("growth", growth, GROWTH);
     Ok(outcome.at_least("part of the rate", run.rate / ratio(rate, 1), 0.99))
+}
+
+/// Writes a sample.
+fn row(elapsed: Duration, sizes: &Sizes) -> String {
+    let largest = sizes.largest.iter().map(|(name, size)| format!("{name} {:.1}", mebibytes(*size)));
+    format!(
+        "{:>5} s  MiB: tables {:.1}, indexes {:.1}, partitions {:.1}; largest: {}",
+        elapsed.as_secs(),
+        mebibytes(sizes.tables),
+        mebibytes(sizes.indexes),
+        mebibytes(sizes.partitions),
+        largest.collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// Returns the last sample that was taken until a time.
@@ -148,6 +148,8 @@ struct Pace {
     /// Items that one call adds.
     chunk: u64,
     time: Duration,
+    /// Time between two calls of the watch.
+    look: Duration,
 }
 
 /// A run at a rate.
@@ -158,28 +160,32 @@ struct Steady {
     latencies: Vec<u64>,
 }
 
-/// Adds items at a pace by one connection while others claim and settle them. `watch` is called between two chunks.
+/// Adds items at a pace to `jobs`, or as trees of their own, while as many connections claim and settle them. Calls `watch` with the
+/// time that has passed.
 fn steady(
     settings: &Settings,
     pace: Pace,
-    add: impl Fn(&mut Client, std::ops::Range<u64>) -> Result<(), Failure>,
-    mut watch: impl FnMut(Instant) -> Result<(), Failure>,
+    jobs: Vec<String>,
+    mut watch: impl FnMut(Duration) -> Result<(), Failure>,
 ) -> Result<Steady, Failure> {
     let connections = usize::try_from(settings.number("CONNECTIONS", 4, 4)?).unwrap_or(usize::MAX);
     let items = (pace.time.as_secs() * pace.rate).div_ceil(pace.chunk) * pace.chunk;
-    let mut client = Client::open(&settings.host)?;
     let begin = Instant::now();
-    let schedule = Schedule { begin, rate: pace.rate, chunk: pace.chunk };
-    let plan = Plan { part: Part::Drain, items, batch: 100, connections, keys: 0, schedule: Some(schedule) };
-    let flow = Flow::start(&settings.host, plan, Vec::new());
-    let mut number = 0;
-    while number < items {
-        std::thread::sleep(schedule.due(number).saturating_duration_since(Instant::now()));
-        add(&mut client, number..number + pace.chunk)?;
-        number += pace.chunk;
-        watch(begin)?;
+    let schedule = Some(Schedule { begin, rate: pace.rate, chunk: pace.chunk });
+    let adds = Plan { part: Part::Add, items, batch: pace.chunk, connections, keys: 0, schedule };
+    let adding = Flow::start(&settings.host, adds.clone(), jobs);
+    let draining = Flow::start(&settings.host, Plan { part: Part::Drain, batch: 100, ..adds }, Vec::new());
+    let mut due = pace.look;
+    while adding.poll(due.saturating_sub(begin.elapsed()))?.is_none() {
+        watch(begin.elapsed())?;
+        due += pace.look;
+        if begin.elapsed() > pace.time + PATIENCE {
+            return Err(Failure::Lost("the service takes items slower than they are due".to_owned()));
+        }
     }
-    let last = flow.wait(PATIENCE)?;
+    watch(begin.elapsed())?;
+    adding.stop();
+    let last = draining.wait(PATIENCE)?;
     let reached = rate(items, (last - begin).max(pace.time));
-    Ok(Steady { items, rate: reached, latencies: flow.stop() })
+    Ok(Steady { items, rate: reached, latencies: draining.stop() })
 }

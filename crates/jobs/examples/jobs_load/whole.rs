@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::calls::Client;
 use crate::failure::Failure;
 use crate::figures::{Outcome, rate};
-use crate::flow::{Flow, Part, Plan};
+use crate::flow::{Flow, Part, Plan, pause};
 use crate::settings::Settings;
 
 /// Maximum time of a scenario.
@@ -169,7 +169,7 @@ fn completion(settings: &Settings, root: &str) -> Result<Instant, Failure> {
                 COMPLETION.as_secs()
             )));
         }
-        std::thread::sleep(LOOK);
+        pause(LOOK);
     }
 }
 
