@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Measures the job service over HTTP, with PostgreSQL beside it on the same cores, and fails if it misses a bar: jobs.sh [--quick] [NAME...]
-#   NAME      batched, single, million, keys, pinned, rate or bloat; all but bloat, which takes an hour, without any
+#   NAME      batched, single, million, keys, pinned, rate or bloat, which takes an hour; all without any
 #   --quick   each for seconds, with no bars
 # Each runs on a new database of one server, whose settings benches/jobs/postgres.sh has. Variables of the load (ITEMS, BATCH,
-# CONNECTIONS, SECONDS, RATE, KEYS, BY) are described in crates/jobs/examples/jobs_load. HOSTLER_BIN and JOBS_LOAD name other builds.
+# CONNECTIONS, DURATION in seconds, RATE, KEYS, BY) are described in crates/jobs/examples/jobs_load. HOSTLER_BIN and JOBS_LOAD name
+# other builds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=../tests/static.sh
@@ -15,7 +16,7 @@ source benches/jobs/service.sh
 
 if [ "${1:-}" = --quick ]; then export QUICK=1 && shift; fi
 names=("$@")
-[ $# -gt 0 ] || names=(batched single million keys pinned rate)
+[ $# -gt 0 ] || names=(batched single million keys pinned rate bloat)
 build_jobs
 trap 'end_service; end_postgres' EXIT
 start_postgres

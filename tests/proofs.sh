@@ -10,7 +10,7 @@ source tests/static.sh
 quick=
 if [ "${1:-}" = --quick ]; then quick=1 && shift; fi
 names=("$@")
-[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster rabbitmq-4 retry-kills neighbour overshoot side-by-side telemetry year day image)
+[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster rabbitmq-4 retry-kills neighbour overshoot side-by-side telemetry year day jobs jobs-peers image)
 
 proof() {
   case $1 in
@@ -59,6 +59,11 @@ proof() {
     year) bash examples/flights/full.sh ${quick:+examples/flights/sample.jsonl} ;;
     # A day of job applications from RabbitMQ, with failures that escalate, in less than six minutes.
     day) bash benches/day.sh ${quick:+--quick} ;;
+    # The job service over HTTP beside PostgreSQL: its rates, a tree of a million items, serialize keys, a pinned snapshot, and an hour
+    # in which no table bloats. It needs a quiet machine.
+    jobs) bash benches/jobs.sh ${quick:+--quick} ;;
+    # Other job queues on PostgreSQL with the same items.
+    jobs-peers) bash benches/jobs/peers-run.sh ${quick:+--quick} ;;
     # The whole Dockerfile, when what it depends on has changed since it was last seen to build.
     image)
       if [ -z "$quick" ] || [ "$(bash tests/image-key.sh)" != "$(cat tests/image.built 2>/dev/null)" ]; then

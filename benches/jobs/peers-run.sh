@@ -3,8 +3,8 @@
 # with the same concurrency, on a new server for each measurement: peers-run.sh [--quick] [NAME...]
 #   NAME      hostler, graphile-worker, pg-boss, procrastinate, pgmq or awa; all without any
 #   --quick   1,000 items each
-# Each adds all items by CONNECTIONS (10) calls at a time, each of a batch (BATCHES: 1, 10 and 100), and then processes them. HOSTLER_BIN and
-# JOBS_LOAD name other builds. Prints a table, and where another is ahead of hostler.
+# Each adds all items by CONNECTIONS (10) calls at a time, each of a batch (BATCHES: 1, 10 and 100), and then processes them. Prints a
+# table, and where another is ahead of hostler. HOSTLER_BIN and JOBS_LOAD name other builds.
 # hostler goes through HTTP and keeps the results; pgmq keeps no result, no failures and no attempts. procrastinate takes and ends jobs
 # one by one, whatever the batch.
 set -euo pipefail
@@ -30,7 +30,7 @@ trap 'end_service; end_postgres; rm -f "$results"' EXIT
 
 # Starts a new server, and a contender on it. It gets its settings by variables: DATABASE, ITEMS, BATCH and CONNECTIONS.
 contend() {
-  local name=$1 command
+  local name=$1 command node=$peers/jobs-node
   start_postgres
   if [ "$name" = hostler ]; then
     start_service contend 7d
@@ -40,7 +40,8 @@ contend() {
   fi
   case $name in
     hostler) command=("$load" contend) ;;
-    graphile-worker | pg-boss) command=(env NODE_PATH="$peers/jobs-node/node_modules" "$peers/jobs-node/node" "benches/jobs/peers/load-$name.cjs") ;;
+    graphile-worker | pg-boss)
+      command=(env NODE_PATH="$node/node_modules" "$node/node" "benches/jobs/peers/load-$name.cjs") ;;
     *) command=("$python" "benches/jobs/peers/load-$name.py") ;;
   esac
   python3 benches/jobs/measure.py "$results" "$name" "$BATCH" "$ITEMS" "${command[@]}"

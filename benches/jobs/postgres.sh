@@ -45,8 +45,10 @@ psql_of() { "$postgres_programs/psql" -XqAt -v ON_ERROR_STOP=1 -h 127.0.0.1 -p "
 
 # Prints the version and the settings that matter.
 describe_postgres() {
-  psql_of postgres -c "SELECT 'PostgreSQL ' || current_setting('server_version') || ', ' || string_agg(name || ' ' || current_setting(name), ', ' ORDER BY name)
-    FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'shared_buffers', 'max_wal_size', 'checkpoint_timeout')"
+  psql_of postgres -c "SELECT 'PostgreSQL ' || current_setting('server_version') || ', '
+      || string_agg(name || ' ' || current_setting(name), ', ' ORDER BY name)
+    FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'shared_buffers', 'max_wal_size',
+      'checkpoint_timeout')"
 }
 
 # Ends the server, if it was started, and removes its folder.

@@ -1,5 +1,5 @@
-// pg-boss as a contender of benches/jobs/peers-run.sh. It waits half a second or more between two fetches of a worker if jobs are taken one by one, as
-// its fast mode needs batches; so they are fetched and completed by calls of its own API here.
+// pg-boss as a contender of benches/jobs/peers-run.sh. Its workers pause half a second or more between two fetches of single jobs. So
+// jobs are fetched and completed by calls of its API.
 const items = Number(process.env.ITEMS);
 const batch = Number(process.env.BATCH);
 const concurrency = Number(process.env.CONNECTIONS);

@@ -24,6 +24,9 @@ const CHUNK: u64 = 12;
 /// Maximum time from the last item's due time until all are settled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Time for the connections to open before the first item is due.
+const CONNECTING: Duration = Duration::from_millis(200);
+
 /// Growth of the working tables that passes: this factor, and the extents that small tables take.
 const GROWTH: f64 = 1.5;
 const EXTENTS: u64 = 1 << 20;
@@ -34,7 +37,7 @@ const EXTENTS: u64 = 1 << 20;
 /// [`Failure`] of a call, as for all scenarios.
 pub fn pinned(settings: &Settings) -> Result<Outcome, Failure> {
     let before = Duration::from_secs(settings.number("BEFORE", 15, 2)?);
-    let pinned = Duration::from_secs(settings.number("SECONDS", 30, 3)?);
+    let pinned = Duration::from_secs(settings.number("DURATION", 30, 3)?);
     let connections = usize::try_from(settings.number("CONNECTIONS", 4, 4)?).unwrap_or(usize::MAX);
     let batch = settings.number("BATCH", 500, 500)?;
     let jobs = Client::open(&settings.host)?.create(0)?;
@@ -72,8 +75,9 @@ fn through(flow: &Flow, time: Duration) -> Result<f64, Failure> {
 /// As above.
 pub fn daily(settings: &Settings) -> Result<Outcome, Failure> {
     let rate = settings.number("RATE", DAILY, DAILY)?;
-    let time = Duration::from_secs(settings.number("SECONDS", 60, 3)?);
+    let time = Duration::from_secs(settings.number("DURATION", 60, 3)?);
     let limit = settings.number("P99_MS", 1_000, 1_000)?;
+    warm_up(settings)?;
     let jobs = Client::open(&settings.host)?.create(0)?;
     let run = steady(settings, Pace { rate, chunk: CHUNK, time, look: time }, jobs, |_| Ok(()))?;
     let milliseconds = |percent| ratio(percentile(&run.latencies, percent), 1_000);
@@ -96,7 +100,7 @@ pub fn daily(settings: &Settings) -> Result<Outcome, Failure> {
 /// As above.
 pub fn bloat(settings: &Settings) -> Result<Outcome, Failure> {
     let rate = settings.number("RATE", DAILY, DAILY)?;
-    let time = Duration::from_secs(settings.number("SECONDS", 3600, 6)?);
+    let time = Duration::from_secs(settings.number("DURATION", 3600, 6)?);
     let database = Database::open(&settings.database)?;
     let mut samples: Vec<(Duration, Sizes)> = vec![(Duration::ZERO, database.sizes()?)];
     let sample = |elapsed| {
@@ -160,6 +164,16 @@ struct Steady {
     latencies: Vec<u64>,
 }
 
+/// Puts a few items through, so that connections to the database and plans are there.
+fn warm_up(settings: &Settings) -> Result<(), Failure> {
+    let jobs = Client::open(&settings.host)?.create(0)?;
+    let plan = Plan { part: Part::Whole, items: 2_000, batch: CHUNK, connections: 8, keys: 0, schedule: None };
+    let flow = Flow::start(&settings.host, plan, jobs);
+    flow.wait(PATIENCE)?;
+    flow.stop();
+    Ok(())
+}
+
 /// Adds items at a pace to `jobs`, or as trees of their own, while as many connections claim and settle them. Calls `watch` with the
 /// time that has passed.
 fn steady(
@@ -170,7 +184,7 @@ fn steady(
 ) -> Result<Steady, Failure> {
     let connections = usize::try_from(settings.number("CONNECTIONS", 4, 4)?).unwrap_or(usize::MAX);
     let items = (pace.time.as_secs() * pace.rate).div_ceil(pace.chunk) * pace.chunk;
-    let begin = Instant::now();
+    let begin = Instant::now() + CONNECTING;
     let schedule = Some(Schedule { begin, rate: pace.rate, chunk: pace.chunk });
     let adds = Plan { part: Part::Add, items, batch: pace.chunk, connections, keys: 0, schedule };
     let adding = Flow::start(&settings.host, adds.clone(), jobs);
