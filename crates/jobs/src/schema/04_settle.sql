@@ -3,7 +3,7 @@
 -- Passes serialize keys on: the items given have ended, the next of each key gets in line. The caller has locked the keys.
 CREATE FUNCTION hostler_jobs.pass_on(p_keys text[], p_seqs bigint[]) RETURNS void
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     WITH gone AS (
         DELETE FROM waiting w USING unnest(p_keys, p_seqs) e (key, seq) WHERE w.key = e.key AND w.seq = e.seq
@@ -25,7 +25,7 @@ END $$;
 -- locked the keys.
 CREATE FUNCTION hostler_jobs.put_back(p_keys text[], p_seqs bigint[], p_fails int[], p_dues timestamptz[]) RETURNS void
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     keys text[];
 BEGIN
@@ -51,7 +51,7 @@ CREATE FUNCTION hostler_jobs.settle(
     p_ceilings float8[], p_fed boolean, p_feed_items int[], p_feed_jobs bigint[], p_feed_payloads text[], p_age float8)
 RETURNS TABLE (n int, status smallint, retry_at text, job bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     ended int[];
@@ -153,7 +153,7 @@ CREATE FUNCTION hostler_jobs.settle_more(
     p_seal_ns int[], p_seal_targets text[])
 RETURNS TABLE (n int, status smallint, retry_at text, job bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     t record;
@@ -256,7 +256,7 @@ END $$;
 -- Locks: rows of `later`, never waiting for any.
 CREATE FUNCTION hostler_jobs.promote(p_max int) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     met int;
 BEGIN

@@ -4,7 +4,7 @@
 -- Locks: rows of roots.
 CREATE FUNCTION hostler_jobs.close_jobs(p_roots bigint[]) RETURNS void
 LANGUAGE sql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
     WITH less AS (
         SELECT r AS root, count(*) AS jobs FROM unnest(p_roots) r GROUP BY r
     ), closed AS (
@@ -38,7 +38,7 @@ END $$;
 -- completion needs.
 CREATE FUNCTION hostler_jobs.fold(p_jobs bigint[], p_wait boolean) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     touched bigint[];
     more bigint[];
@@ -120,7 +120,7 @@ END $$;
 -- Locks: the rows of these keys, in order.
 CREATE FUNCTION hostler_jobs.wake_keys(p_after text, p_max int, OUT last text, OUT woken int)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     keys text[];
 BEGIN
@@ -142,7 +142,7 @@ END $$;
 -- Locks: the advisory lock; the jobs' rows, in order, against adders and sealing; the rows of roots.
 CREATE FUNCTION hostler_jobs.delete_job(p_job text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     nums bigint[];
     opens bigint[];
@@ -172,7 +172,7 @@ END $$;
 -- Locks: rows of `remains`, in order; of `assignment`; of serialize keys, in order; the heads of these keys in `ready` and `later`.
 CREATE FUNCTION hostler_jobs.clear_remains(p_max int) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     nums bigint[];
     keys text[];
@@ -219,7 +219,7 @@ END $$;
 -- keys' heads; the tree's callback.
 CREATE FUNCTION hostler_jobs.retry_job(p_job text, p_after bigint, p_max int, OUT retried bigint, OUT last bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     j record;
     seqs bigint[];
