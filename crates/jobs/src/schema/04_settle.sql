@@ -143,7 +143,8 @@ END $$;
 -- Ends assignments by results of which some add items to jobs of the tree and seal jobs of it. The first parameters are those of
 -- `settle`. `p_add_ns` and `p_seal_ns` hold positions of results; a target is the id of a job of the item's tree, or the type of
 -- one child of the item's job. All items of these results are added before jobs are sealed. A result with a target that is
--- unknown, or that is sealed and gets items, becomes a failure that says so, and nothing of it is added.
+-- unknown, that is sealed and gets items, or that is to be sealed, open and has a feed, becomes a failure that says so, and nothing
+-- of it is added.
 -- Locks: rows of jobs in order, against sealing and deletion (KEY SHARE) or against adders (UPDATE); rows of `assignment` in the
 -- order given; the rows of the serialize keys of items that are added or end, in order; those of `add_rows` and `settle`.
 CREATE FUNCTION hostler_jobs.settle_more(
@@ -202,7 +203,9 @@ BEGIN
         WHEN u.fault IS NOT NULL THEN u.fault
         WHEN j.num IS NULL THEN 'was deleted'
         WHEN j.sealed AND EXISTS (SELECT FROM unnest(p_add_ns, p_add_targets) x (n, target)
-            WHERE x.n = u.n AND x.target = u.name) THEN 'is sealed, and takes no items' END ORDER BY u.o)
+            WHERE x.n = u.n AND x.target = u.name) THEN 'is sealed, and takes no items'
+        WHEN j.feed IS NOT NULL AND NOT j.sealed AND EXISTS (SELECT FROM unnest(p_seal_ns, p_seal_targets) x (n, target)
+            WHERE x.n = u.n AND x.target = u.name) THEN 'has a feed, and is sealed when its parent is complete' END ORDER BY u.o)
     INTO errors
     FROM unnest(ns, names, nums, faults) WITH ORDINALITY u (n, name, num, fault, o) LEFT JOIN job j ON j.num = u.num;
     FOR t IN SELECT u.n, u.name, u.error FROM unnest(ns, names, errors) u (n, name, error) WHERE u.error IS NOT NULL
