@@ -219,11 +219,15 @@ impl Admin for PostgresBroker {
         loop {
             let client = self.client().await?;
             let page = self.0.run(admin::page(&client, &name, after)).await?;
+            // A callback may take long, and needs no connection.
+            drop(client);
             let (page, last) = page.ok_or_else(|| hostler_queue::no_queue(channel))?;
             let Some(last) = last else { return Ok(true) };
             after = last;
-            if page.iter().any(|(_, message)| each(message).is_break()) {
-                return Ok(true);
+            for (_, message) in page {
+                if each(&message).is_break() {
+                    return Ok(true);
+                }
             }
         }
     }
