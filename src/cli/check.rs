@@ -217,7 +217,7 @@ async fn check_retry(config: &Config) -> Result<()> {
 /// Checks that the job service could start, if the config has a database for it.
 #[cfg(feature = "jobs")]
 async fn check_job_service(config: &Config) -> Result<()> {
-    if config.jobs.database.is_none() {
+    if !config.jobs.has_database() {
         return Ok(());
     }
     host::check_jobs(config).await?;

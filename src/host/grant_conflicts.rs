@@ -218,6 +218,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(queue_files(config));
     let trusted = driver(config).trusted_files(config).into_iter();
     all.extend(trusted.map(|(key, path)| Protected::new(key, path, TRUST)));
+    all.extend(job_files(config));
     // With `credential_process`, these files can make the SDK run a program. Therefore, guests must not write to them.
     all.extend(
         aws_files(config, &variable)
@@ -230,6 +231,16 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(std::env::current_exe().ok().map(|path| Protected::new("hostler's own program", path, CODE)));
     all.extend(code(config));
     all
+}
+
+/// Returns the files that say which database `hostler jobs` trusts. A host of consumers reads none of them, and may have the config
+/// of a service beside it.
+fn job_files(config: &Config) -> impl Iterator<Item = Protected> {
+    let jobs = &config.jobs;
+    // With an address, its file is not read.
+    let address = jobs.database_file.as_ref().filter(|_| jobs.database.is_none());
+    let files = [("jobs.database_file", address), ("jobs.database", jobs.root_certificate.as_ref())];
+    files.into_iter().filter_map(|(key, file)| Some(Protected::new(key, file?, TRUST)))
 }
 
 /// Returns the file that stores the queue, and its companion files. Empty if the driver stores no file.
@@ -394,6 +405,22 @@ mod tests {
         let path = |path: &str| vec![PathBuf::from(path)];
         assert_eq!(files("url_file = '/p/url'"), [path("/p/url"), Vec::new()]);
         let both = "url_file = '/p/url'\nurl = 'postgres://pg/db?sslrootcert=%2Fp%2Fca.pem'";
+        assert_eq!(
+            files(both),
+            [Vec::new(), path("/p/ca.pem")],
+            "the file of an address is not read beside an address"
+        );
+    }
+
+    #[test]
+    fn files_that_say_which_database_of_jobs_to_trust_are_protected() {
+        let files = |keys: &str| {
+            let all = found(&format!("[jobs]\n{keys}"), None, Path::new("/nonexistent"));
+            ["jobs.database_file", "jobs.database"].map(|key| of_key(&all, key))
+        };
+        let path = |path: &str| vec![PathBuf::from(path)];
+        assert_eq!(files("database_file = '/p/url'"), [path("/p/url"), Vec::new()]);
+        let both = "database_file = '/p/url'\ndatabase = 'postgres://pg/db?sslrootcert=%2Fp%2Fca.pem'";
         assert_eq!(
             files(both),
             [Vec::new(), path("/p/ca.pem")],

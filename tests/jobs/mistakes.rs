@@ -71,7 +71,7 @@ fn a_schema_of_a_newer_hostler() {
     let mut jobs = Jobs::on(&url, "");
     assert_eq!(jobs.host.stop(), 0);
     let postgres = Postgres::shared();
-    postgres.psql(name, "UPDATE hostler_jobs.migration SET version = version + 1000 WHERE version = (SELECT max(version) FROM hostler_jobs.migration)");
+    postgres.psql(name, "UPDATE hostler_jobs.migration SET version = version + 1000, compatible_from = version + 1000 WHERE version = (SELECT max(version) FROM hostler_jobs.migration)");
     says(&refused(&[("HOSTLER_JOBS__DATABASE", &url), ANY_PORT], ""), 64, "newer hostler");
     let migrated = jobs.world.output(&["jobs", "migrate"]);
     says(&migrated, 64, "newer hostler");

@@ -24,9 +24,8 @@ const SHORT_DELAY: Duration = Duration::from_secs(15 * 60);
 /// Adds the faults between keys of `settings` to `problems`. Skips values that are faulty by themselves.
 pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Problem>) {
     // The keys of those who use hostler without a consumer: its services, and commands on the job service.
-    let is_of_a_service = ["retry.nats", "jobs.database", "jobs.listen", "jobs.url", "jobs.token"]
-        .iter()
-        .any(|key| settings.root().is_set(key));
+    let of_services = ["retry.nats", "jobs.database", "jobs.database_file", "jobs.listen", "jobs.url", "jobs.token"];
+    let is_of_a_service = of_services.iter().any(|key| settings.root().is_set(key));
     // A fault in `consumers` itself has already been reported.
     if settings.consumers.is_empty()
         && !is_of_a_service

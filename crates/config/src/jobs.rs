@@ -13,8 +13,10 @@ use hostler_types::Rate;
 /// `[jobs]`: the job service, and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobService {
-    /// Address of the database. `None`: this config cannot serve jobs.
+    /// Address of the database.
     pub database: Option<PostgresUrl>,
+    /// File that contains the address. Unused with `database`. Without both, this config cannot serve jobs.
+    pub database_file: Option<PathBuf>,
     /// PEM file with certificates of authorities, as `sslrootcert` of `database` names it.
     pub root_certificate: Option<PathBuf>,
     /// IP address and port at which the service answers.
@@ -58,6 +60,11 @@ impl JobTokens {
 }
 
 impl JobService {
+    /// Returns `true` if the config says where the database is.
+    pub fn has_database(&self) -> bool {
+        self.database.is_some() || self.database_file.is_some()
+    }
+
     pub(super) fn read(settings: &Settings) -> Result<Self, Mismatch> {
         let at = settings.root();
         let listen = at.need("jobs.listen")?;
@@ -66,6 +73,7 @@ impl JobService {
         Ok(Self {
             root_certificate: database.as_ref().and_then(|url| root_certificate(url.expose())).map(PathBuf::from),
             database,
+            database_file: at.maybe("jobs.database_file")?,
             listen,
             heartbeat: at.need("jobs.heartbeat")?,
             retention: at.need("jobs.retention")?,

@@ -1,15 +1,23 @@
 //! A connection of the pool, whose calls all have a deadline.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::Object;
+use tokio::join;
 use tokio::runtime::Handle;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{CancelToken, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::DatabaseError;
+
+/// Statement that begins the transaction of a single statement, which a standby may execute.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+/// SQLSTATE of a statement that met the changes of another transaction. At READ COMMITTED, the server never fails a statement by it.
+const CONFLICT: &str = "40001";
 
 /// A parameter of a statement, with its type: statements are sent with their parameters, without a round trip to prepare them.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -22,6 +30,8 @@ pub struct Client {
     deadline: Duration,
     tls: MakeRustlsConnect,
     given_up: AtomicBool,
+    /// Set once the server's default is known to be another level than READ COMMITTED. Shared by the pool.
+    begins: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Client {
@@ -31,8 +41,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    pub(crate) fn new(object: Object, deadline: Duration, tls: MakeRustlsConnect) -> Self {
-        Self { object: Some(object), deadline, tls, given_up: AtomicBool::new(false) }
+    pub(crate) fn new(object: Object, deadline: Duration, tls: MakeRustlsConnect, begins: Arc<AtomicBool>) -> Self {
+        Self { object: Some(object), deadline, tls, given_up: AtomicBool::new(false), begins }
     }
 
     /// Gives the calls of this connection another deadline.
@@ -42,20 +52,32 @@ impl Client {
         self
     }
 
-    /// Executes a statement, and returns its rows.
+    /// Executes a statement (READ COMMITTED), and returns its rows.
     ///
     /// # Errors
     /// [`DatabaseError`], at the latest when the deadline has passed.
     pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, DatabaseError> {
-        self.timed(self.raw()?.query_typed(sql, params)).await
+        if !self.begins.load(Ordering::Relaxed) {
+            let answer = self.timed(self.raw()?.query_typed(sql, params)).await;
+            if !self.is_of_the_level(answer.as_ref().err()).await {
+                return answer;
+            }
+        }
+        self.begun(self.raw()?.query_typed(sql, params)).await
     }
 
-    /// Executes a statement, and returns the number of rows that it changed.
+    /// Executes a statement (READ COMMITTED), and returns the number of rows that it changed.
     ///
     /// # Errors
     /// [`DatabaseError`], at the latest when the deadline has passed.
     pub async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, DatabaseError> {
-        self.timed(self.raw()?.execute_typed(sql, params)).await
+        if !self.begins.load(Ordering::Relaxed) {
+            let answer = self.timed(self.raw()?.execute_typed(sql, params)).await;
+            if !self.is_of_the_level(answer.as_ref().err()).await {
+                return answer;
+            }
+        }
+        self.begun(self.raw()?.execute_typed(sql, params)).await
     }
 
     /// Executes statements without parameters, separated by semicolons.
@@ -64,6 +86,35 @@ impl Client {
     /// [`DatabaseError`], at the latest when the deadline has passed.
     pub async fn batch(&self, sql: &str) -> Result<(), DatabaseError> {
         self.timed(self.raw()?.batch_execute(sql)).await
+    }
+
+    /// Returns `true` if a statement failed only because the server's default is another level than READ COMMITTED. The statement has
+    /// changed nothing. From then on, statements of the pool begin a transaction of their own.
+    async fn is_of_the_level(&self, error: Option<&DatabaseError>) -> bool {
+        if error.and_then(DatabaseError::code) != Some(CONFLICT) {
+            return false;
+        }
+        let Ok(raw) = self.raw() else { return false };
+        let level = self.timed(raw.query_typed("SELECT current_setting('transaction_isolation')", &[])).await;
+        let is_other =
+            level.is_ok_and(|rows| rows.first().is_some_and(|row| row.get::<_, &str>(0) != "read committed"));
+        if is_other {
+            self.begins.store(true, Ordering::Relaxed);
+        }
+        is_other
+    }
+
+    /// Awaits a call in a transaction of its own. All is sent together, so it takes one round trip.
+    async fn begun<T>(&self, call: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, DatabaseError> {
+        let raw = self.raw()?;
+        let all = async {
+            // Sent when first polled, in this order. After a call that failed, the server takes COMMIT as ROLLBACK.
+            let (begun, answer, committed) = join!(biased; raw.batch_execute(BEGIN), call, raw.batch_execute("COMMIT"));
+            begun?;
+            let answer = answer?;
+            committed.map(|()| answer)
+        };
+        self.timed(all).await
     }
 
     /// Returns the connection, unless it was given up or is closed.

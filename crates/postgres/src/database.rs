@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, PoolError, RecyclingMethod};
@@ -36,6 +37,8 @@ struct Inner {
     config: tokio_postgres::Config,
     deadline: Duration,
     place: String,
+    /// Set once statements have to begin a transaction of their own.
+    begins: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Database {
@@ -69,7 +72,8 @@ impl Database {
         let manager = Manager::from_connect(config.clone(), connector.clone(), recycling);
         let pool = Pool::builder(manager).max_size(options.connections.max(1)).build();
         let pool = pool.map_err(|error| AddressError::new(format!("the pool cannot be built: {error}")))?;
-        let inner = Inner { pool, connector, config, deadline: options.deadline, place: address.place };
+        let (deadline, place, begins) = (options.deadline, address.place, Arc::default());
+        let inner = Inner { pool, connector, config, deadline, place, begins };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -81,7 +85,10 @@ impl Database {
         let inner = &self.inner;
         let object = tokio::time::timeout(inner.deadline, inner.pool.get()).await;
         match object.map_err(|_| DatabaseError::Deadline)? {
-            Ok(object) => Ok(Client::new(object, inner.deadline, inner.connector.tls.clone())),
+            Ok(object) => {
+                let (tls, begins) = (inner.connector.tls.clone(), Arc::clone(&inner.begins));
+                Ok(Client::new(object, inner.deadline, tls, begins))
+            }
             Err(PoolError::Backend(error)) => Err(error.into()),
             Err(error) => Err(DatabaseError::Unreachable { reason: error.to_string() }),
         }

@@ -18,7 +18,7 @@ pub use client::{Client, Param};
 pub use database::{Database, Options};
 pub use error::DatabaseError;
 pub use listen::{Note, Notifications};
-pub use migrate::{Applied, MigrateError, Migration, migrate, schema_version};
+pub use migrate::{Applied, Fit, MigrateError, Migration, SchemaVersion, migrate, schema_version};
 pub use tokio_postgres::types::{ToSql, Type};
 pub use tokio_postgres::{Error as RowError, Row};
 pub use transaction::Transaction;

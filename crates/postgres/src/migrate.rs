@@ -18,8 +18,45 @@ pub struct Migration {
     pub version: i32,
     /// Name of the step.
     pub name: &'static str,
+    /// Oldest version that a process may have as its latest, and work with the schema after this step. The version itself, unless
+    /// the step leaves all that older processes use as it was. A rolling deploy needs that: older instances serve on.
+    pub compatible_from: i32,
     /// Statements, separated by semicolons. They run in a transaction, and name their schema.
     pub sql: &'static str,
+}
+
+/// The version of a schema in the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchemaVersion {
+    /// Version. 0: there is no schema.
+    pub version: i32,
+    /// Oldest version that a process may have as its latest, and work with the schema.
+    pub compatible_from: i32,
+}
+
+/// The relation of a schema in the database to the version that a process knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// There is no schema.
+    Missing,
+    /// The schema lacks steps that the process needs.
+    Older,
+    /// The process can work with the schema, which may be newer.
+    Usable,
+    /// A newer process has changed the schema so that this one cannot work with it.
+    Newer,
+}
+
+impl SchemaVersion {
+    /// Compares the schema with the latest version that a process knows.
+    pub fn fit(self, known: i32) -> Fit {
+        match self.version {
+            0 => Fit::Missing,
+            version if version < known => Fit::Older,
+            version if version == known || self.compatible_from <= known => Fit::Usable,
+            _ => Fit::Newer,
+        }
+    }
 }
 
 /// The result of [`migrate`].
@@ -34,7 +71,7 @@ pub struct Applied {
 /// The reason why a schema was not migrated. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MigrateError {
-    /// A newer hostler has migrated the schema.
+    /// A newer hostler has migrated the schema to a version that this one cannot work with.
     #[error(
         "the schema {schema} has version {found}, and this hostler knows versions up to {known}: run the newer hostler that migrated it"
     )]
@@ -64,14 +101,14 @@ pub enum MigrateError {
 }
 
 /// Brings a schema to the latest version, in one transaction. `<schema>.migration` has a row for each step. Changes nothing if the
-/// schema is at the latest version; the user then needs no right to create.
+/// schema is at the latest version, or at a newer one that is compatible; the user then needs no right to create.
 ///
 /// # Errors
 /// [`MigrateError`]. Nothing was changed.
 pub async fn migrate(database: &Database, schema: &str, migrations: &[Migration]) -> Result<Applied, MigrateError> {
     let latest = migrations.iter().map(|step| step.version).max().unwrap_or(0);
     let found = schema_version(database, schema).await?;
-    if found >= latest {
+    if found.version >= latest {
         return checked(schema, found, latest);
     }
     let mut client = database.client().await?.with_deadline(PATIENCE);
@@ -79,9 +116,10 @@ pub async fn migrate(database: &Database, schema: &str, migrations: &[Migration]
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[(&lock_of(schema), Type::INT8)]).await?;
     // Another process may have migrated meanwhile. This statement sees its commit.
     let found = version_in(&transaction, schema).await?;
-    if found >= latest {
+    if found.version >= latest {
         return checked(schema, found, latest);
     }
+    let found = found.version;
     if found == 0 {
         transaction.batch(&setup(schema)).await?;
     }
@@ -97,39 +135,42 @@ pub async fn migrate(database: &Database, schema: &str, migrations: &[Migration]
     Ok(Applied { from: found, to: latest })
 }
 
-/// Returns the version of a schema. 0: it has none. Changes nothing.
+/// Returns the version of a schema. Changes nothing.
 ///
 /// # Errors
 /// [`DatabaseError`] if the schema cannot be read.
-pub async fn schema_version(database: &Database, schema: &str) -> Result<i32, DatabaseError> {
+pub async fn schema_version(database: &Database, schema: &str) -> Result<SchemaVersion, DatabaseError> {
     let mut client = database.client().await?;
     let transaction = client.transaction().await?;
     version_in(&transaction, schema).await
 }
 
-fn checked(schema: &str, found: i32, known: i32) -> Result<Applied, MigrateError> {
-    if found > known {
-        return Err(MigrateError::Newer { schema: schema.to_owned(), found, known });
+fn checked(schema: &str, found: SchemaVersion, known: i32) -> Result<Applied, MigrateError> {
+    if found.fit(known) == Fit::Newer {
+        return Err(MigrateError::Newer { schema: schema.to_owned(), found: found.version, known });
     }
-    Ok(Applied { from: found, to: found })
+    Ok(Applied { from: found.version, to: found.version })
 }
 
-async fn version_in(transaction: &Transaction<'_>, schema: &str) -> Result<i32, DatabaseError> {
+async fn version_in(transaction: &Transaction<'_>, schema: &str) -> Result<SchemaVersion, DatabaseError> {
     // Not `to_regclass`, whose cache may not know yet what others committed during this transaction.
     let sql = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                WHERE n.nspname = $1 AND c.relname = 'migration'";
     if transaction.query(sql, &[(&schema, Type::TEXT)]).await?.is_empty() {
-        return Ok(0);
+        return Ok(SchemaVersion { version: 0, compatible_from: 0 });
     }
-    let sql = format!("SELECT coalesce(max(version), 0) FROM {schema}.migration");
+    let sql = format!("SELECT coalesce(max(version), 0), coalesce(max(compatible_from), 0) FROM {schema}.migration");
     let rows = transaction.query(&sql, &[]).await?;
-    Ok(rows.first().map_or(0, |row| row.get(0)))
+    let (version, compatible_from) = rows.first().map_or((0, 0), |row| (row.get(0), row.get(1)));
+    Ok(SchemaVersion { version, compatible_from })
 }
 
 async fn apply(transaction: &Transaction<'_>, schema: &str, step: &Migration) -> Result<(), DatabaseError> {
     transaction.batch(step.sql).await?;
-    let sql = format!("INSERT INTO {schema}.migration (version, name) VALUES ($1, $2)");
-    transaction.execute(&sql, &[(&step.version, Type::INT4), (&step.name, Type::TEXT)]).await.map(drop)
+    let sql = format!("INSERT INTO {schema}.migration (version, name, compatible_from) VALUES ($1, $2, $3)");
+    let params =
+        [(&step.version as _, Type::INT4), (&step.name as _, Type::TEXT), (&step.compatible_from as _, Type::INT4)];
+    transaction.execute(&sql, &params).await.map(drop)
 }
 
 /// Returns the statements that make the schema, unless an operator has done so, and the table of versions.
@@ -139,7 +180,8 @@ fn setup(schema: &str) -> String {
              IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = '{schema}') THEN CREATE SCHEMA {schema}; END IF;
          END $$;
          CREATE TABLE IF NOT EXISTS {schema}.migration (
-             version int PRIMARY KEY, name text NOT NULL, at timestamptz NOT NULL DEFAULT now());"
+             version int PRIMARY KEY, name text NOT NULL, compatible_from int NOT NULL,
+             at timestamptz NOT NULL DEFAULT now());"
     )
 }
 
@@ -149,4 +191,18 @@ fn lock_of(schema: &str) -> i64 {
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     hash.cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_schema_is_usable_as_far_back_as_it_says() {
+        let fit = |version, compatible_from| SchemaVersion { version, compatible_from }.fit(5);
+        assert_eq!(fit(0, 0), Fit::Missing);
+        assert_eq!(fit(4, 4), Fit::Older);
+        assert_eq!([fit(5, 5), fit(6, 5), fit(9, 1)], [Fit::Usable; 3]);
+        assert_eq!([fit(6, 6), fit(9, 6)], [Fit::Newer; 2]);
+    }
 }

@@ -8,7 +8,10 @@ mod postgres;
 mod tests {
     use std::time::{Duration, Instant};
 
-    use hostler_postgres::{Database, DatabaseError, MigrateError, Migration, Options, Type, migrate, schema_version};
+    use hostler_postgres::{
+        Applied, Database, DatabaseError, Fit, MigrateError, Migration, Options, SchemaVersion, Type, migrate,
+        schema_version,
+    };
 
     use super::postgres::{PgBouncer, Postgres};
 
@@ -134,10 +137,13 @@ mod tests {
         assert!(matches!(&absent, DatabaseError::Refused { code, .. } if code == "3D000"), "{absent}");
     }
 
-    const ONE: Migration =
-        Migration { version: 1, name: "first", sql: "CREATE TABLE m.a (n int); SELECT pg_sleep(0.1)" };
-    const TWO: Migration = Migration { version: 2, name: "second", sql: "CREATE TABLE m.b (n int)" };
-    const WRONG: Migration = Migration { version: 3, name: "third", sql: "CREATE TABLE m.c (n int); SELECT 1/0" };
+    const ONE: Migration = step(1, "CREATE TABLE m.a (n int); SELECT pg_sleep(0.1)");
+    const TWO: Migration = step(2, "CREATE TABLE m.b (n int)");
+    const WRONG: Migration = step(3, "CREATE TABLE m.c (n int); SELECT 1/0");
+
+    const fn step(version: i32, sql: &'static str) -> Migration {
+        Migration { version, name: "step", compatible_from: version, sql }
+    }
 
     #[tokio::test]
     async fn several_processes_migrate_at_once() {
@@ -161,11 +167,61 @@ mod tests {
             migrate(&all[0], "m", &[ONE, TWO, WRONG]).await,
             Err(MigrateError::Failed { version: 3, .. })
         ));
-        assert_eq!(schema_version(&all[0], "m").await, Ok(2), "a failed step changes nothing");
+        let version = SchemaVersion { version: 2, compatible_from: 2 };
+        assert_eq!(schema_version(&all[0], "m").await, Ok(version), "a failed step changes nothing");
         assert_eq!(
             number(&all[0], "SELECT count(*) FROM pg_tables WHERE schemaname = 'm' AND tablename = 'c'").await,
             0
         );
+    }
+
+    #[tokio::test]
+    async fn an_older_process_works_with_a_newer_schema_that_is_compatible() {
+        let database = database(&Postgres::shared().database(), DEADLINE);
+        let fit = async |known| schema_version(&database, "m").await.unwrap().fit(known);
+        assert_eq!(fit(1).await, Fit::Missing);
+        let second = Migration { compatible_from: 1, ..TWO };
+        migrate(&database, "m", &[ONE, second]).await.unwrap();
+        assert_eq!(migrate(&database, "m", &[ONE]).await, Ok(Applied { from: 2, to: 2 }));
+        assert_eq!([fit(1).await, fit(2).await, fit(3).await], [Fit::Usable, Fit::Usable, Fit::Older]);
+        // One step that is not compatible counts, whatever comes after it.
+        let third = step(3, "CREATE TABLE m.c (n int)");
+        let fourth = Migration { compatible_from: 2, ..step(4, "CREATE TABLE m.d (n int)") };
+        migrate(&database, "m", &[ONE, second, third, fourth]).await.unwrap();
+        assert_eq!([fit(2).await, fit(3).await], [Fit::Newer, Fit::Usable]);
+        assert!(matches!(
+            migrate(&database, "m", &[ONE, second]).await,
+            Err(MigrateError::Newer { found: 4, known: 2, .. })
+        ));
+    }
+
+    /// At other levels, a statement that waited for the change of another transaction fails.
+    #[tokio::test]
+    async fn statements_read_what_is_committed_whatever_the_default_is() {
+        let waiting =
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        for level in ["repeatable read", "serializable"] {
+            let server = Postgres::shared();
+            let name = server.new_database();
+            server.psql(&name, "CREATE TABLE t AS SELECT 0 AS n");
+            server.psql(&name, &format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'"));
+            let database = database(&server.url(&name), DEADLINE);
+            for n in 0..2 {
+                let mut other = database.client().await.unwrap();
+                let other = other.transaction().await.unwrap();
+                other.execute("UPDATE t SET n = n + 1", &[]).await.unwrap();
+                let update = {
+                    let database = database.clone();
+                    tokio::spawn(async move { database.client().await?.execute("UPDATE t SET n = n + 1", &[]).await })
+                };
+                while number(&database, waiting).await == 0 {
+                    assert!(!update.is_finished(), "{:?}", update.await);
+                }
+                other.commit().await.unwrap();
+                assert_eq!(update.await.unwrap(), Ok(1), "{level}, {n}");
+            }
+            assert_eq!(number(&database, "SELECT sum(n) FROM t").await, 4);
+        }
     }
 
     #[tokio::test]
@@ -277,16 +333,17 @@ mod tests {
         assert_eq!(number(&database, port).await, i64::from(first.port()));
         first.psql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on");
         first.psql("postgres", "SELECT pg_reload_conf()");
+        let made = "SELECT count(*) FROM pg_tables WHERE tablename = 't'";
         let deadline = Instant::now() + DEADLINE;
         loop {
-            match database.client().await.unwrap().execute("CREATE TABLE t (n int)", &[]).await {
-                Ok(_) => break,
+            match database.client().await.unwrap().execute("CREATE TABLE IF NOT EXISTS t (n int)", &[]).await {
+                Ok(_) if second.psql("postgres", made) == "1" => break,
+                // The first server has not read its settings yet.
+                Ok(_) => {}
                 Err(error) => assert!(matches!(error, DatabaseError::Unreachable { .. }), "{error:?}"),
             }
             assert!(Instant::now() < deadline, "a connection to the server that answers only reads is used again");
         }
-        let made = second.psql("postgres", "SELECT count(*) FROM pg_tables WHERE tablename = 't'");
-        assert_eq!(made, "1", "the other server takes over");
 
         let one = self::database(&first.url("postgres"), DEADLINE);
         first.stop();

@@ -9,8 +9,12 @@ use hostler_types::message::Message;
 
 use super::rows::{MESSAGE, message, system_time};
 
-/// Maximum number of messages per page. Limits the memory that large messages need.
-const PAGE: i64 = 16;
+/// Maximum number of messages per page.
+const PAGE: i64 = 100;
+
+/// Maximum number of bytes of a page with more than one message: 4 MiB. Bounds the memory of a look: the page is in memory twice for a
+/// moment, as rows and as messages.
+const PAGE_BYTES: i64 = 4 << 20;
 
 /// Returns the names of all queues with the prefix, without it. Each has the exchange that feeds it, the first in alphabetical order.
 pub(super) async fn channels(client: &Client, prefix: &str) -> Result<Vec<String>, DatabaseError> {
@@ -105,10 +109,19 @@ pub(super) async fn page(
     queue: &str,
     after: i64,
 ) -> Result<Option<(Page, Option<i64>)>, DatabaseError> {
+    // The sizes come first: they are known without the bodies, which lie elsewhere if they are long.
     let sql = format!(
-        "SELECT e.seq, {MESSAGE} FROM hostler_queue.queue q
-         LEFT JOIN (hostler_queue.entry e JOIN hostler_queue.content c ON c.seq = e.seq) ON e.queue = q.id AND e.seq > $2
-         WHERE q.name = $1 ORDER BY e.seq LIMIT $3"
+        "WITH q AS MATERIALIZED (SELECT id FROM hostler_queue.queue WHERE name = $1),
+         next AS MATERIALIZED (
+             SELECT e.seq FROM hostler_queue.entry e WHERE e.queue = (SELECT id FROM q) AND e.seq > $2 ORDER BY e.seq LIMIT $3),
+         sized AS (
+             SELECT n.seq, row_number() OVER w AS n, sum((
+                 SELECT octet_length(c.body) + coalesce(octet_length(c.attributes), 0)
+                 FROM hostler_queue.content c WHERE c.seq = n.seq)) OVER w AS bytes
+             FROM next n WINDOW w AS (ORDER BY n.seq))
+         SELECT t.seq, {MESSAGE} FROM q
+         LEFT JOIN (SELECT s.seq FROM sized s WHERE s.n = 1 OR s.bytes <= {PAGE_BYTES}) t ON true
+         LEFT JOIN hostler_queue.content c ON c.seq = t.seq ORDER BY t.seq"
     );
     let rows = client.query(&sql, &[(&queue, Type::TEXT), (&after, Type::INT8), (&PAGE, Type::INT8)]).await?;
     if rows.is_empty() {

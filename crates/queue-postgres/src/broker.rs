@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::faults::no_schema;
 use super::options::{MAX_MESSAGE, Options};
-use super::provision::{self, Difference};
+use super::provision::{self, Difference, Leftover};
 use super::queue::PostgresQueue;
 use super::schema::{self, State};
 use super::service::Service;
@@ -92,6 +92,12 @@ impl PostgresBroker {
         }
         let client = self.client().await?;
         Ok((self.0.run(provision::differences(&client, &wanted)).await?, true))
+    }
+
+    /// Returns the subscriptions of a channel's queue that the config does not name.
+    async fn leftovers(&self, spec: &ChannelSpec) -> Result<Vec<Leftover>, QueueError> {
+        let client = self.client().await?;
+        self.0.run(provision::leftovers(&client, &self.0.options.prefix, &self.wanted(spec))).await
     }
 
     /// Makes sure that the resources of a channel exist.
@@ -219,11 +225,15 @@ impl Admin for PostgresBroker {
         loop {
             let client = self.client().await?;
             let page = self.0.run(admin::page(&client, &name, after)).await?;
+            // A callback may take long, and needs no connection.
+            drop(client);
             let (page, last) = page.ok_or_else(|| hostler_queue::no_queue(channel))?;
             let Some(last) = last else { return Ok(true) };
             after = last;
-            if page.iter().any(|(_, message)| each(message).is_break()) {
-                return Ok(true);
+            for (_, message) in page {
+                if each(&message).is_break() {
+                    return Ok(true);
+                }
             }
         }
     }
@@ -247,7 +257,10 @@ impl Provisioner for PostgresBroker {
             State::Current => {}
         }
         for spec in wanted {
-            for change in self.differences(spec).await?.0.into_iter().map(Difference::change) {
+            let (differences, has_schema) = self.differences(spec).await?;
+            let leftovers = if has_schema { self.leftovers(spec).await? } else { Vec::new() };
+            let left = leftovers.iter().map(Leftover::change);
+            for change in differences.into_iter().map(Difference::change).chain(left) {
                 // A dead-letter queue that has its own consumer occurs in the changes of two channels.
                 if !changes.contains(&change) {
                     changes.push(change);
@@ -290,7 +303,9 @@ impl Provisioner for PostgresBroker {
         }
         drop(client);
         let (differences, _) = self.differences(spec).await?;
-        Ok(differences.into_iter().filter_map(|one| one.finding(creates)).collect())
+        let leftovers = self.leftovers(spec).await?;
+        let findings = differences.into_iter().filter_map(|one| one.finding(creates));
+        Ok(findings.chain(leftovers.iter().map(Leftover::finding)).collect())
     }
 
     async fn missing_destinations(&self, channels: &[Channel]) -> Result<Vec<(Channel, Change)>, QueueError> {

@@ -58,6 +58,50 @@ pub(super) async fn differences(client: &Client, wanted: &Wanted) -> Result<Vec<
     Ok(all)
 }
 
+/// A subscription of a channel's queue that the config does not name: an exchange that the channel had before. It stays, as hosts
+/// with the earlier config may still run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Leftover {
+    queue: String,
+    exchange: String,
+}
+
+/// Returns the subscriptions of a channel's queue to other exchanges with the prefix. A channel without an exchange has none: it
+/// names only the queue.
+pub(super) async fn leftovers(client: &Client, prefix: &str, wanted: &Wanted) -> Result<Vec<Leftover>, DatabaseError> {
+    let Some((exchange, _)) = &wanted.exchange else { return Ok(Vec::new()) };
+    let sql = "SELECT s.exchange FROM hostler_queue.subscription s JOIN hostler_queue.queue q ON q.id = s.queue
+               WHERE q.name = $1 AND s.exchange <> $2 AND starts_with(s.exchange, $3) ORDER BY 1";
+    let params = [(&wanted.queue as _, Type::TEXT), (exchange as _, Type::TEXT), (&prefix as _, Type::TEXT)];
+    let rows = client.query(sql, &params).await?;
+    Ok(rows.iter().map(|row| Leftover { queue: wanted.queue.clone(), exchange: row.get(0) }).collect())
+}
+
+impl Leftover {
+    /// Returns the line of a plan.
+    pub(super) fn change(&self) -> Change {
+        let Self { queue, exchange } = self;
+        Change::leave(format!("subscription of {queue} to {exchange}"), self.finding().to_string())
+    }
+
+    /// Returns the finding. The consumer works, and gets more messages than it should.
+    pub(super) fn finding(&self) -> Finding {
+        let (queue, exchange) = (self.queue.replace('\'', "''"), self.exchange.replace('\'', "''"));
+        Finding {
+            fault: format!(
+                "the queue `{}` is subscribed to the exchange `{}` as well, which the config does not name for it",
+                self.queue, self.exchange
+            ),
+            cure: format!(
+                "after the last host with the earlier config has stopped, remove the subscription: DELETE FROM \
+                 hostler_queue.subscription WHERE exchange = '{exchange}' AND queue = (SELECT id FROM hostler_queue.queue \
+                 WHERE name = '{queue}')"
+            ),
+            fatal: false,
+        }
+    }
+}
+
 /// Returns all differences of a channel whose schema does not exist: everything is missing.
 pub(super) fn all_missing(wanted: &Wanted) -> Vec<Difference> {
     let queues = wanted.queues().flat_map(|name| of_queue(name, None, wanted));

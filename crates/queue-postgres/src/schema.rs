@@ -1,6 +1,6 @@
 //! The schema `hostler_queue`: its versions, and the check of its version.
 
-use hostler_postgres::{Database, DatabaseError, MigrateError, Migration, migrate, schema_version};
+use hostler_postgres::{Database, DatabaseError, Fit, MigrateError, Migration, migrate, schema_version};
 use hostler_queue::QueueError;
 
 use super::faults::to_queue_error;
@@ -19,7 +19,8 @@ GRANT USAGE ON SEQUENCE hostler_queue.seq TO USER;
 ";
 
 /// All versions.
-const MIGRATIONS: [Migration; 1] = [Migration { version: 1, name: "queues", sql: include_str!("schema/1.sql") }];
+const MIGRATIONS: [Migration; 1] =
+    [Migration { version: 1, name: "queues", compatible_from: 1, sql: include_str!("schema/1.sql") }];
 
 /// Latest version that this hostler knows.
 const LATEST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
@@ -31,7 +32,7 @@ pub(super) enum State {
     Missing,
     /// A newer hostler can still bring it to the latest version.
     Older,
-    /// It is as this hostler needs it.
+    /// It has what this hostler needs.
     Current,
 }
 
@@ -50,12 +51,14 @@ pub(super) async fn create(database: &Database) -> Result<(), QueueError> {
 
 /// Returns the state of the schema.
 pub(super) async fn state(database: &Database) -> Result<State, QueueError> {
-    match schema_version(database, SCHEMA).await.map_err(|error| to_queue_error(&error))? {
-        0 => Ok(State::Missing),
-        version if version < LATEST => Ok(State::Older),
-        LATEST => Ok(State::Current),
-        found => Err(QueueError::Refused(
-            MigrateError::Newer { schema: SCHEMA.to_owned(), found, known: LATEST }.to_string(),
-        )),
+    let found = schema_version(database, SCHEMA).await.map_err(|error| to_queue_error(&error))?;
+    match found.fit(LATEST) {
+        Fit::Missing => Ok(State::Missing),
+        Fit::Older => Ok(State::Older),
+        Fit::Usable => Ok(State::Current),
+        Fit::Newer => {
+            let newer = MigrateError::Newer { schema: SCHEMA.to_owned(), found: found.version, known: LATEST };
+            Err(QueueError::Refused(newer.to_string()))
+        }
     }
 }

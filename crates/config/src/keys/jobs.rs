@@ -13,7 +13,13 @@ pub(super) const KEYS: &[Key] = &[
         Kind::PostgresUrl,
         DefaultValue::Unset,
         "Address of the PostgreSQL database of `hostler jobs`, with the user and the password. It is a secret and never shown; set \
-         it by a variable.",
+         it by a variable, or use `database_file`.",
+    ),
+    key(
+        "jobs.database_file",
+        Kind::Path,
+        DefaultValue::Unset,
+        "File with the address, for example a secret of the container platform. Read at the start; unused if `database` is set.",
     ),
     key(
         "jobs.listen",

@@ -42,7 +42,7 @@ fn answer(error: StoreError, name: impl FnOnce(String) -> String) -> Problem {
             tracing::error!(%error, "the schema of the job service is not up to date");
             unavailable("the schema of the database is not up to date")
         }
-        StoreError::Schema { .. } => unavailable("the schema of the database is of another version"),
+        StoreError::Schema { .. } => unavailable(error.to_string()),
         StoreError::Unexpected(detail) => {
             tracing::error!(detail, "the database holds an unexpected value");
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the database holds an unexpected value")
@@ -94,7 +94,7 @@ fn database(error: &DatabaseError) -> Problem {
     }
 }
 
-fn unavailable(detail: &'static str) -> Problem {
+fn unavailable(detail: impl Into<Cow<'static, str>>) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(RETRY)
 }
 

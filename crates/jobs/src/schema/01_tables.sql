@@ -30,6 +30,8 @@ CREATE TABLE hostler_jobs.job (
     failed bigint NOT NULL DEFAULT 0,
     -- Jobs of the tree that are not complete; kept in the root only.
     open_jobs int NOT NULL DEFAULT 0,
+    -- A retry has more parts to come: the job is not complete before this time.
+    held_until timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
     completed_at timestamptz,
     tree_completed_at timestamptz,

@@ -5,7 +5,7 @@
 -- Locks the rows of serialize keys, in the order of keys.
 CREATE FUNCTION hostler_jobs.lock_keys(p_keys text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     PERFORM FROM serial_key k WHERE k.key = ANY (p_keys) ORDER BY k.key FOR UPDATE;
 END $$;
@@ -13,7 +13,7 @@ END $$;
 -- Puts the first pending item of each key in line. The caller has locked the keys, and none of their items is in line or assigned.
 CREATE FUNCTION hostler_jobs.line_up(p_keys text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     WITH head AS MATERIALIZED (
         SELECT h.*, h.due > clock_timestamp() AS is_late
@@ -30,7 +30,7 @@ END $$;
 -- Those of the keys that have pending items, of which none is in line or assigned. The caller has locked the keys.
 CREATE FUNCTION hostler_jobs.idle_keys(p_keys text[]) RETURNS text[]
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     RETURN ARRAY(SELECT h.key FROM unnest(p_keys) k CROSS JOIN LATERAL (
             SELECT w.* FROM waiting w WHERE w.key = k ORDER BY w.key, w.seq LIMIT 1) h
@@ -44,7 +44,7 @@ END $$;
 -- Locks: rows of `ready` and `later`.
 CREATE FUNCTION hostler_jobs.take_aside(p_keys text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     FOR attempt IN 1 .. 20 LOOP
         WITH head AS MATERIALIZED (
@@ -74,7 +74,7 @@ CREATE FUNCTION hostler_jobs.add_rows(
     p_day int, p_jobs bigint[], p_types int[], p_payloads text[], p_ids text[], p_dedupes text[], p_keys text[],
     p_priorities smallint[], p_metas text[], OUT seqs bigint[], OUT fresh bigint[])
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     wanted int;
     got int;

@@ -6,7 +6,7 @@
 CREATE FUNCTION hostler_jobs.claim(p_type int, p_worker text, p_max int, p_salt bigint)
 RETURNS TABLE (seq bigint, token bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     given bigint[];
@@ -51,7 +51,7 @@ CREATE FUNCTION hostler_jobs.assigned_items(p_seqs bigint[], p_tokens bigint[])
 RETURNS TABLE (seq bigint, token bigint, day int, id text, job_id text, root_id text, type text, payload text, metadata text,
     dedupe_key text, serialize_key text, priority smallint, failures text, created_at text)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
@@ -110,7 +110,7 @@ END $$;
 CREATE FUNCTION hostler_jobs.heartbeat(p_seqs bigint[], p_tokens bigint[], p_fractions float8[], p_notes text[])
 RETURNS TABLE (seq bigint, token bigint)
 LANGUAGE sql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
     UPDATE assignment a SET beat_at = clock_timestamp(), fraction = coalesce(g.fraction, a.fraction), note = coalesce(g.note, a.note)
     FROM unnest(p_seqs, p_tokens, p_fractions, p_notes) g (seq, token, fraction, note)
     WHERE a.seq = g.seq AND a.token = g.token AND EXISTS (SELECT FROM job j WHERE j.num = a.job)
@@ -121,7 +121,7 @@ $$;
 -- Locks: rows of `assignment`, in the order of `p_seqs`, which the caller sorts; then those of the serialize keys, in order.
 CREATE FUNCTION hostler_jobs.release(p_seqs bigint[], p_tokens bigint[], p_delay float8) RETURNS TABLE (seq bigint, token bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     moment timestamptz := CASE WHEN p_delay > 0 THEN clock_timestamp() + make_interval(secs => p_delay) END;

@@ -3,7 +3,7 @@
 -- Passes serialize keys on: the items given have ended, the next of each key gets in line. The caller has locked the keys.
 CREATE FUNCTION hostler_jobs.pass_on(p_keys text[], p_seqs bigint[]) RETURNS void
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     WITH gone AS (
         DELETE FROM waiting w USING unnest(p_keys, p_seqs) e (key, seq) WHERE w.key = e.key AND w.seq = e.seq
@@ -25,7 +25,7 @@ END $$;
 -- locked the keys.
 CREATE FUNCTION hostler_jobs.put_back(p_keys text[], p_seqs bigint[], p_fails int[], p_dues timestamptz[]) RETURNS void
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     keys text[];
 BEGIN
@@ -51,7 +51,7 @@ CREATE FUNCTION hostler_jobs.settle(
     p_ceilings float8[], p_fed boolean, p_feed_items int[], p_feed_jobs bigint[], p_feed_payloads text[], p_age float8)
 RETURNS TABLE (n int, status smallint, retry_at text, job bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     ended int[];
@@ -143,7 +143,8 @@ END $$;
 -- Ends assignments by results of which some add items to jobs of the tree and seal jobs of it. The first parameters are those of
 -- `settle`. `p_add_ns` and `p_seal_ns` hold positions of results; a target is the id of a job of the item's tree, or the type of
 -- one child of the item's job. All items of these results are added before jobs are sealed. A result with a target that is
--- unknown, or that is sealed and gets items, becomes a failure that says so, and nothing of it is added.
+-- unknown, that is sealed and gets items, or that is to be sealed, open and has a feed, becomes a failure that says so, and nothing
+-- of it is added.
 -- Locks: rows of jobs in order, against sealing and deletion (KEY SHARE) or against adders (UPDATE); rows of `assignment` in the
 -- order given; the rows of the serialize keys of items that are added or end, in order; those of `add_rows` and `settle`.
 CREATE FUNCTION hostler_jobs.settle_more(
@@ -153,7 +154,7 @@ CREATE FUNCTION hostler_jobs.settle_more(
     p_seal_ns int[], p_seal_targets text[])
 RETURNS TABLE (n int, status smallint, retry_at text, job bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     t record;
@@ -202,7 +203,9 @@ BEGIN
         WHEN u.fault IS NOT NULL THEN u.fault
         WHEN j.num IS NULL THEN 'was deleted'
         WHEN j.sealed AND EXISTS (SELECT FROM unnest(p_add_ns, p_add_targets) x (n, target)
-            WHERE x.n = u.n AND x.target = u.name) THEN 'is sealed, and takes no items' END ORDER BY u.o)
+            WHERE x.n = u.n AND x.target = u.name) THEN 'is sealed, and takes no items'
+        WHEN j.feed IS NOT NULL AND NOT j.sealed AND EXISTS (SELECT FROM unnest(p_seal_ns, p_seal_targets) x (n, target)
+            WHERE x.n = u.n AND x.target = u.name) THEN 'has a feed, and is sealed when its parent is complete' END ORDER BY u.o)
     INTO errors
     FROM unnest(ns, names, nums, faults) WITH ORDINALITY u (n, name, num, fault, o) LEFT JOIN job j ON j.num = u.num;
     FOR t IN SELECT u.n, u.name, u.error FROM unnest(ns, names, errors) u (n, name, error) WHERE u.error IS NOT NULL
@@ -256,7 +259,7 @@ END $$;
 -- Locks: rows of `later`, never waiting for any.
 CREATE FUNCTION hostler_jobs.promote(p_max int) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     met int;
 BEGIN

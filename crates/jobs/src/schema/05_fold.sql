@@ -4,7 +4,7 @@
 -- Locks: rows of roots.
 CREATE FUNCTION hostler_jobs.close_jobs(p_roots bigint[]) RETURNS void
 LANGUAGE sql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
     WITH less AS (
         SELECT r AS root, count(*) AS jobs FROM unnest(p_roots) r GROUP BY r
     ), closed AS (
@@ -38,7 +38,7 @@ END $$;
 -- completion needs.
 CREATE FUNCTION hostler_jobs.fold(p_jobs bigint[], p_wait boolean) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     touched bigint[];
     more bigint[];
@@ -87,6 +87,7 @@ BEGIN
             UPDATE job SET complete = true, completed_at = clock_timestamp()
             WHERE num = ANY (touched) AND sealed AND NOT complete AND job.added = job.ok + job.failed
                 AND (feed IS NULL OR parent IS NULL OR (SELECT p.complete FROM job p WHERE p.num = job.parent))
+                AND (held_until IS NULL OR held_until < clock_timestamp())
                 AND NOT EXISTS (SELECT FROM delta d WHERE d.job = job.num)
             RETURNING num, root
         )
@@ -107,7 +108,8 @@ DECLARE
 BEGIN
     INSERT INTO delta (job, added, ok, failed)
     SELECT j.num, 0, 0, 0 FROM job j LEFT JOIN job p ON p.num = j.parent
-    WHERE NOT j.complete AND NOT EXISTS (SELECT FROM delta d WHERE d.job = j.num) AND CASE
+    WHERE NOT j.complete AND (j.held_until IS NULL OR j.held_until < clock_timestamp())
+        AND NOT EXISTS (SELECT FROM delta d WHERE d.job = j.num) AND CASE
         WHEN NOT j.sealed THEN p.complete
         ELSE j.added = j.ok + j.failed AND (j.feed IS NULL OR p.complete IS NOT FALSE) END
     LIMIT p_max;
@@ -120,7 +122,7 @@ END $$;
 -- Locks: the rows of these keys, in order.
 CREATE FUNCTION hostler_jobs.wake_keys(p_after text, p_max int, OUT last text, OUT woken int)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     keys text[];
 BEGIN
@@ -142,7 +144,7 @@ END $$;
 -- Locks: the advisory lock; the jobs' rows, in order, against adders and sealing; the rows of roots.
 CREATE FUNCTION hostler_jobs.delete_job(p_job text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     nums bigint[];
     opens bigint[];
@@ -172,7 +174,7 @@ END $$;
 -- Locks: rows of `remains`, in order; of `assignment`; of serialize keys, in order; the heads of these keys in `ready` and `later`.
 CREATE FUNCTION hostler_jobs.clear_remains(p_max int) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     nums bigint[];
     keys text[];
@@ -214,12 +216,13 @@ END $$;
 
 -- Makes up to `p_max` failed items of a job pending again, those with numbers above `p_after`, with all their attempts anew. Opens
 -- the job, the jobs below that it feeds or that its completion sealed, and the tree. Returns the number of items, null if there is
--- no such job, and the number of the last.
+-- no such job, and the number of the last. If it is `p_max`, the job is held open for the next part, for two minutes at most: items
+-- of this part may all end before it.
 -- Locks: the advisory lock; the rows of the tree's jobs, in order; the serialize keys, in order; rows of `ready` and `later` of the
 -- keys' heads; the tree's callback.
 CREATE FUNCTION hostler_jobs.retry_job(p_job text, p_after bigint, p_max int, OUT retried bigint, OUT last bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     j record;
     seqs bigint[];
@@ -237,6 +240,10 @@ BEGIN
     retried := cardinality(seqs);
     last := seqs[retried];
     IF retried = 0 THEN
+        IF j.held_until IS NOT NULL THEN
+            UPDATE job SET held_until = NULL WHERE num = j.num;
+            INSERT INTO delta (job, added, ok, failed) VALUES (j.num, 0, 0, 0);
+        END IF;
         RETURN;
     END IF;
     DELETE FROM done d WHERE d.day = j.day AND d.seq = ANY (seqs);
@@ -263,7 +270,9 @@ BEGIN
         WHERE c.feed IS NOT NULL OR c.sealed_by_fold
     ), opened AS (
         UPDATE job SET complete = false, completed_at = NULL, sealed = again.sealed, sealed_by_fold = job.sealed_by_fold AND again.sealed,
-            failed = failed - CASE WHEN job.num = j.num THEN cardinality(seqs) ELSE 0 END
+            failed = failed - CASE WHEN job.num = j.num THEN cardinality(seqs) ELSE 0 END,
+            held_until = CASE WHEN job.num <> j.num THEN job.held_until
+                WHEN retried = p_max THEN clock_timestamp() + interval '2 minutes' END
         FROM again WHERE job.num = again.num RETURNING again.complete
     )
     SELECT count(*) FILTER (WHERE complete) INTO reopened FROM opened;

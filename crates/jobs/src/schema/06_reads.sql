@@ -41,7 +41,7 @@ END $$;
 -- Locks: the advisory lock; rows of jobs.
 CREATE FUNCTION hostler_jobs.reap(p_age float8) RETURNS int
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off AS $$
+SET jit = off SET enable_seqscan = off AS $$
 DECLARE
     old bigint;
 BEGIN

@@ -82,7 +82,7 @@ END $$;
 CREATE FUNCTION hostler_jobs.fanout_take(p_max int, p_lease float8)
 RETURNS TABLE (id bigint, kind text, day int, seq bigint, item text)
 LANGUAGE sql SET search_path = hostler_jobs, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
     WITH taken AS (
         UPDATE fanout f SET taken_until = clock_timestamp() + make_interval(secs => p_lease)
         WHERE f.id = ANY (ARRAY(SELECT x.id FROM fanout x WHERE x.taken_until <= clock_timestamp()

@@ -67,7 +67,8 @@ impl Store {
     }
 
     /// Makes the failed items of a job pending again, with all their attempts anew, and opens the job and its tree. The tree's callback
-    /// is due again at its next completion. Many items take several transactions. Returns the number of items.
+    /// is due again at its next completion. Many items take several transactions, between which the job is not complete. Returns the
+    /// number of items.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Database`].
@@ -224,8 +225,14 @@ impl Store {
     /// # Errors
     /// [`StoreError::Database`].
     pub async fn counts(&self) -> Result<Counts, StoreError> {
-        const PENDING: &str = "SELECT t.name, greatest(sum(j.added - j.ok - j.failed), 0)::bigint FROM hostler_jobs.job j \
-            JOIN hostler_jobs.job_type t ON t.id = j.type WHERE NOT j.complete GROUP BY t.name ORDER BY t.name";
+        // One pass over the jobs that are not complete. The totals are in each row; a row without a name has them if there is no job.
+        const OPEN: &str = "WITH open AS MATERIALIZED (SELECT j.root, j.type, count(*) AS jobs, \
+            sum(j.added - j.ok - j.failed) AS pending FROM hostler_jobs.job j WHERE NOT j.complete GROUP BY j.root, j.type), \
+            total AS (SELECT coalesce(sum(r.jobs), 0)::bigint AS jobs, count(*) AS trees \
+            FROM (SELECT sum(o.jobs) AS jobs FROM open o GROUP BY o.root) r) \
+            SELECT k.name, k.pending, total.jobs, total.trees FROM total LEFT JOIN \
+            (SELECT t.name, greatest(sum(o.pending), 0)::bigint AS pending FROM open o \
+            JOIN hostler_jobs.job_type t ON t.id = o.type GROUP BY t.name) k ON true ORDER BY k.name";
         const READY: &str = "SELECT t.name, r.n FROM hostler_jobs.job_type t CROSS JOIN LATERAL (SELECT count(*) AS n FROM \
             (SELECT FROM hostler_jobs.ready r WHERE r.type = t.id LIMIT 10000) x) r WHERE r.n > 0 ORDER BY t.name";
         const LATER: &str = "SELECT t.name, count(*) FROM (SELECT type FROM hostler_jobs.later LIMIT 10000) l \
@@ -233,13 +240,10 @@ impl Store {
         const ASSIGNED: &str = "SELECT t.name, a.n FROM (SELECT type, count(*) AS n FROM hostler_jobs.assignment GROUP BY type) a \
             JOIN hostler_jobs.job_type t ON t.id = a.type ORDER BY t.name";
         const OTHERS: &str = "SELECT (SELECT count(*) FROM (SELECT FROM hostler_jobs.waiting LIMIT 10000) w), \
-            (SELECT count(DISTINCT root) FROM hostler_jobs.job WHERE NOT complete), \
             (SELECT count(*) FROM hostler_jobs.outbox WHERE NOT dead), (SELECT count(*) FROM hostler_jobs.outbox WHERE dead), \
             coalesce((SELECT extract(epoch FROM clock_timestamp() - min(r.at)) FROM hostler_jobs.job_type t CROSS JOIN LATERAL \
-            (SELECT r.at FROM hostler_jobs.ready r WHERE r.type = t.id ORDER BY r.type, r.priority, r.seq LIMIT 1) r), 0)::float8, \
-            (SELECT count(*) FROM hostler_jobs.job WHERE NOT complete)";
+            (SELECT r.at FROM hostler_jobs.ready r WHERE r.type = t.id ORDER BY r.type, r.priority, r.seq LIMIT 1) r), 0)::float8";
         let mut counts = Counts {
-            pending: self.by_type(PENDING).await?,
             ready: self.by_type(READY).await?,
             later: self.by_type(LATER).await?,
             assigned: self.by_type(ASSIGNED).await?,
@@ -247,11 +251,15 @@ impl Store {
         };
         if let Some(row) = self.call(OTHERS, &[]).await?.first() {
             counts.waiting = count(row, 0);
-            counts.open_trees = count(row, 1);
-            counts.callbacks = count(row, 2);
-            counts.dead_callbacks = count(row, 3);
-            counts.oldest_ready_seconds = row.get(4);
-            counts.open_jobs = count(row, 5);
+            counts.callbacks = count(row, 1);
+            counts.dead_callbacks = count(row, 2);
+            counts.oldest_ready_seconds = row.get(3);
+        }
+        for row in self.call(OPEN, &[]).await? {
+            (counts.open_jobs, counts.open_trees) = (count(&row, 2), count(&row, 3));
+            if let Some(name) = row.get(0) {
+                counts.pending.push((name, count(&row, 1)));
+            }
         }
         Ok(counts)
     }

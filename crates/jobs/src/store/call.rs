@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use hostler_postgres::{DatabaseError, Param, Row, Type, migrate};
+use hostler_postgres::{DatabaseError, Fit, Param, Row, Type, migrate, schema_version};
 
-use crate::schema::{MIGRATIONS, SCHEMA};
+use crate::schema::{LATEST, MIGRATIONS, SCHEMA};
 use crate::store::{Store, StoreError};
 
 /// The most attempts of a transaction that meets deadlocks or conflicts.
@@ -52,22 +52,18 @@ impl Store {
         Ok(())
     }
 
-    /// Checks that the database answers and has the schema of this version.
+    /// Checks that the database answers and has a schema that this version can work with: its own, or a newer one that is compatible.
     ///
     /// # Errors
     /// [`StoreError::Schema`] if it has another one; [`StoreError::Unexpected`] if transactions do not read what is committed;
     /// [`StoreError::Database`] if it does not answer.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
-        const NO_TABLE: &str = "42P01";
-        let sql = "SELECT coalesce(max(version), 0) FROM hostler_jobs.migration";
         self.check_isolation().await?;
-        let wanted = MIGRATIONS.iter().map(|step| step.version).max().unwrap_or(0);
-        let found = match self.db.client().await?.query(sql, &[]).await {
-            Ok(rows) => rows.first().map_or(0, |row| row.get(0)),
-            Err(error) if error.code() == Some(NO_TABLE) => 0,
-            Err(error) => return Err(error.into()),
-        };
-        if found == wanted { Ok(()) } else { Err(StoreError::Schema { found, wanted }) }
+        let found = schema_version(&self.db, SCHEMA).await?;
+        match found.fit(LATEST) {
+            Fit::Usable => Ok(()),
+            Fit::Missing | Fit::Older | Fit::Newer => Err(StoreError::Schema { found: found.version, wanted: LATEST }),
+        }
     }
 
     /// Checks that new transactions see what was committed before each of their statements.

@@ -40,8 +40,8 @@ pub enum StoreError {
     /// The schema could not be brought up to date: the service cannot start.
     #[error(transparent)]
     Migrate(#[from] MigrateError),
-    /// The schema is of another version: 503.
-    #[error("the schema hostler_jobs has version {found}, and this hostler needs version {wanted}")]
+    /// The schema is of a version that this program cannot work with: 503.
+    #[error("the schema hostler_jobs has version {found}, and this hostler needs version {wanted}{}", cure(*found, *wanted))]
     Schema {
         /// The version of the database; 0: there is no schema.
         found: i32,
@@ -51,6 +51,15 @@ pub enum StoreError {
     /// The database holds what this version does not understand: 500.
     #[error("the database holds an unexpected value: {0}")]
     Unexpected(String),
+}
+
+/// The cure for a schema of another version.
+fn cure(found: i32, wanted: i32) -> &'static str {
+    if found < wanted {
+        ": run `hostler jobs migrate`, or start a service of this version"
+    } else {
+        ", as the newer version is not compatible: run the newer hostler that migrated it"
+    }
 }
 
 impl StoreError {

@@ -25,8 +25,8 @@ impl Store {
     /// which are others. Each assignment ends at once with all that follows from it. Returns an entry for each result, then for each
     /// failure.
     ///
-    /// A result whose feed would make a payload that is too long or too deep is recorded as a failure; so is one that adds items to a
-    /// job that is unknown or sealed.
+    /// A result whose feed would make a payload that is too long or too deep is recorded as a failure. So is one that adds items to a
+    /// job that is unknown or sealed, or seals an open job that has a feed.
     ///
     /// # Errors
     /// [`StoreError::Invalid`] if one breaks a limit: then none is accepted. [`StoreError::Database`]: the same call may be repeated.

@@ -17,8 +17,9 @@ pub struct ResultBody {
     /// Items to add to other jobs of the tree in the same transaction, 10,000 at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub add_items: Vec<AddedTo>,
-    /// Jobs of the tree to seal after that, 1,000 at most: ids, or types of children of the item's job. If a target is unknown, or
-    /// is sealed and would get items, the result is recorded as a failure that says so, and nothing is added.
+    /// Jobs of the tree to seal after that, 1,000 at most: ids, or types of children of the item's job. If a target is unknown,
+    /// is sealed and would get items, or is an open job with a feed to seal, the result is recorded as a failure that says so, and
+    /// nothing is added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seal: Vec<String>,
 }
@@ -94,8 +95,9 @@ pub struct Success {
     /// Items to add to other jobs of the tree in the same transaction, 10,000 at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub add_items: Vec<AddedTo>,
-    /// Jobs of the tree to seal after that, 1,000 at most: ids, or types of children of the item's job. If a target is unknown, or
-    /// is sealed and would get items, the result is recorded as a failure that says so, and nothing is added.
+    /// Jobs of the tree to seal after that, 1,000 at most: ids, or types of children of the item's job. If a target is unknown,
+    /// is sealed and would get items, or is an open job with a feed to seal, the result is recorded as a failure that says so, and
+    /// nothing is added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seal: Vec<String>,
 }

@@ -1,6 +1,7 @@
 //! Results that add items, final failures, progress, delayed release, readiness and metrics over HTTP.
 
 use hostler_jobs::api::openapi;
+use hostler_jobs::schema::LATEST;
 use hostler_jobs::server::ServerSettings;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -103,10 +104,21 @@ async fn readiness_compares_the_schema_and_metrics_show_lags() {
     })
     .await;
     assert_eq!(server.get("/readyz").await.0, 200);
-    let sql = "INSERT INTO hostler_jobs.migration (version, name) VALUES (99, 'later')";
-    server.store.database().client().await.unwrap().batch(sql).await.unwrap();
+    let migrated = async |version: i32, compatible_from: i32| {
+        let sql = format!(
+            "INSERT INTO hostler_jobs.migration (version, name, compatible_from) VALUES ({version}, 'later', {compatible_from})"
+        );
+        server.store.database().client().await.unwrap().batch(&sql).await.unwrap();
+    };
+    migrated(98, LATEST).await;
+    server.store.check_schema().await.unwrap();
+    server.store.migrate().await.unwrap();
+    migrated(99, 99).await;
     // An answer of the database holds for a second.
     until(|| async { server.get("/readyz").await.0 == 503 }).await;
+    let detail = server.get("/readyz").await.1["detail"].to_string();
+    assert!(detail.contains("version 99") && detail.contains("run the newer hostler"), "{detail}");
+    assert!(server.store.migrate().await.is_err());
     server.stop().await;
 }
 

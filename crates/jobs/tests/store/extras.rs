@@ -154,6 +154,33 @@ async fn a_result_with_a_bad_target_is_a_failure_and_adds_nothing() {
 }
 
 #[tokio::test]
+async fn a_result_seals_no_job_that_has_a_feed() {
+    let store = store().await;
+    let items = json!([{"payload": 1}, {"payload": 2}, {"payload": 3}]);
+    let child = json!({"type": "b", "id": "fed", "feed": {"payload": "$"}});
+    let root = json!({"type": "a", "sealed": true, "items": items, "children": [child, {"type": "c", "id": "other"}]});
+    let created = store.create(tree(&root), None).await.unwrap();
+    let given = claim(&store, "a", 9).await;
+    let results = vec![adding(&given[0], &json!([]), &["b"]), adding(&given[1], &json!([]), &["other", "fed"])];
+    for _ in 0..2 {
+        let settled = store.settle(results.clone(), Vec::new()).await.unwrap();
+        assert!(settled.iter().all(|one| one.status == SettledStatus::Ok), "{settled:?}");
+    }
+    for row in items_of(&store, &created.id).await.items.iter().take(2) {
+        let error: String = serde_json::from_str(row.failures[0].error.text()).unwrap();
+        assert!(row.state == ItemState::Failed && error.contains("has a feed"), "{error}");
+    }
+    let status = store.status(&created.id).await.unwrap();
+    assert!(status.children.iter().all(|child| !child.sealed && child.added == 0), "{status:?}");
+    succeed_all(&store, &given[2..]).await;
+    assert!(store.status("fed").await.unwrap().sealed, "its parent is complete");
+    // Sealing a job that is sealed changes nothing, as by a request.
+    let fed = claim(&store, "b", 9).await.remove(0);
+    accepted(store.end_by_result(adding(&fed, &json!([]), &["fed"])).await.unwrap());
+    assert!(store.status(&created.id).await.unwrap().tree_complete);
+}
+
+#[tokio::test]
 async fn a_refused_result_is_tried_again() {
     let store = store().await;
     let root = json!({"type": "a", "max_failures_per_item": 1, "items": [{"payload": 1}], "children": [

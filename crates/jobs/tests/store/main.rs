@@ -11,6 +11,7 @@ mod extras;
 mod interleavings;
 mod keys;
 mod mends;
+mod plans;
 mod rules;
 mod sizes;
 mod speed;

@@ -281,6 +281,43 @@ async fn a_retry_takes_items_in_parts() {
     assert!(store.status(&created.id).await.unwrap().tree_complete);
 }
 
+/// Retries one part of a job's failed items, as many as given. Returns their number.
+async fn retry_part(store: &Store, job: &str, after: &mut i64, most: u32) -> i64 {
+    let sql = format!("SELECT retried, last FROM hostler_jobs.retry_job('{job}', {after}, {most})");
+    let rows = store.database().client().await.unwrap().query(&sql, &[]).await.unwrap();
+    *after = rows[0].get::<_, Option<i64>>(1).unwrap_or(*after);
+    rows[0].get(0)
+}
+
+#[tokio::test]
+async fn a_tree_is_not_complete_between_the_parts_of_a_retry() {
+    for (parts, is_left) in [(vec![4, 4, 2], false), (vec![5, 5, 0], false), (vec![4], true)] {
+        let store = store().await;
+        let items: Vec<_> = (0..10).map(|n| json!({"payload": n})).collect();
+        let root = json!({"type": "a", "sealed": true, "callback": {"channel": "c"}, "items": items, "children": [{"type": "b"}]});
+        let created = store.create(tree(&root), None).await.unwrap();
+        for one in claim(&store, "a", 10).await {
+            accepted(store.fail(&one.assignment_id, raw(&json!("no")), None).await.unwrap());
+        }
+        assert!(store.status(&created.id).await.unwrap().tree_complete);
+        let (mut after, most) = (0, parts[0]);
+        for part in parts {
+            assert_eq!(retry_part(&store, &created.id, &mut after, most).await, i64::from(part));
+            succeed_all(&store, &claim(&store, "a", 10).await).await;
+            let is_last = part < most;
+            assert_eq!(store.status(&created.id).await.unwrap().tree_complete, is_last, "{part} of {most}");
+        }
+        if is_left {
+            store.unstick().await.unwrap();
+            assert!(!store.status(&created.id).await.unwrap().tree_complete, "the next part may be under way");
+            store_sql(&store, "UPDATE hostler_jobs.job SET held_until = now() WHERE held_until IS NOT NULL").await;
+            store.unstick().await.unwrap();
+            assert!(store.status(&created.id).await.unwrap().tree_complete, "nobody finishes the retry");
+        }
+        assert_eq!(store.claim_callbacks(9, Duration::from_secs(9)).await.unwrap().len(), 1);
+    }
+}
+
 #[tokio::test]
 async fn a_failing_part_of_reaping_does_not_keep_the_others_from_being_done() {
     let store = store().await;

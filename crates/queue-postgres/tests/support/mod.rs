@@ -1,4 +1,5 @@
 //! Brokers over a real server, and calls to them.
+#![allow(dead_code, reason = "no test needs all of it")]
 
 use std::sync::Arc;
 use std::time::Duration;
