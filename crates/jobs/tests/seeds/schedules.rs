@@ -43,6 +43,7 @@ pub async fn play(server: &Postgres, fault: Option<&SqlFault>) -> Vec<Broken> {
         claims_meet(&world).await,
         deletion_meets_workers(&world).await,
         expiry_meets_heartbeat(&world).await,
+        stale_heartbeat_meets_expiry(&world).await,
     ];
     ends.into_iter().filter_map(Result::err).collect()
 }
@@ -168,10 +169,9 @@ async fn expiry_meets_heartbeat(world: &World) -> Result<(), Broken> {
     world.create(&json!({ "type": "beat", "id": "beat", "items": [{ "payload": 1 }] })).await?;
     let ids: Vec<String> = world.claim("beat").await?.into_iter().map(|one| one.assignment_id).collect();
     let mut beater = world.client().await?;
-    let old = "UPDATE hostler_jobs.assignment SET beat_at = beat_at - interval '1 hour'";
-    beater.batch(old).await.map_err(text)?;
+    beater.batch(&beat("beat", "interval '1 hour'")).await.map_err(text)?;
     let beating = beater.transaction().await.map_err(text)?;
-    beating.batch("UPDATE hostler_jobs.assignment SET beat_at = clock_timestamp()").await.map_err(text)?;
+    beating.batch(&beat("beat", "interval '0'")).await.map_err(text)?;
     let store = world.store.clone();
     let sweep = tokio::spawn(async move { store.expire().await.map_err(text) });
     let is_blocked = world.until_blocked(&sweep).await?;
@@ -180,6 +180,21 @@ async fn expiry_meets_heartbeat(world: &World) -> Result<(), Broken> {
     sweep.await.map_err(text)??;
     let stale = world.store.heartbeat(&ids).await.map_err(text)?;
     rule("a heartbeat saves its assignment", ids.len() == 1 && stale.is_empty(), &stale)
+}
+
+/// A heartbeat under an assignment that has ended does not extend the one that follows.
+async fn stale_heartbeat_meets_expiry(world: &World) -> Result<(), Broken> {
+    world.create(&json!({ "type": "after", "id": "after", "items": [{ "payload": 1 }] })).await?;
+    let old: Vec<String> = world.claim("after").await?.into_iter().map(|one| one.assignment_id).collect();
+    world.store.release(&old).await.map_err(text)?;
+    let new: Vec<String> = world.claim("after").await?.into_iter().map(|one| one.assignment_id).collect();
+    rule("a released item is given again", old.len() == 1 && new.len() == 1, &new)?;
+    world.client().await?.batch(&beat("after", "interval '1 hour'")).await.map_err(text)?;
+    let stale = world.store.heartbeat(&old).await.map_err(text)?;
+    rule("a heartbeat after a release is stale", stale == old, &stale)?;
+    world.store.expire().await.map_err(text)?;
+    let stale = world.store.heartbeat(&new).await.map_err(text)?;
+    rule("an assignment without heartbeats of its own ends", stale == new, &stale)
 }
 
 impl World {
@@ -236,6 +251,14 @@ impl World {
 /// Adds one item to a job. `keys`: the SQL array of its serialize key.
 fn add(job: &str, keys: &str) -> String {
     format!("SELECT hostler_jobs.add_items('{job}', '{{1}}', NULL, NULL, {keys}, '{{0}}', '{{\"{{}}\"}}')")
+}
+
+/// Dates the last heartbeats of a job's assignments back.
+fn beat(job: &str, by: &str) -> String {
+    format!(
+        "UPDATE hostler_jobs.assignment SET beat_at = clock_timestamp() - {by} \
+         WHERE job = (SELECT num FROM hostler_jobs.job WHERE id = '{job}')"
+    )
 }
 
 fn text(error: impl ToString) -> String {
