@@ -44,6 +44,7 @@ pub async fn play(server: &Postgres, fault: Option<&SqlFault>) -> Vec<Broken> {
         deletion_meets_workers(&world).await,
         expiry_meets_heartbeat(&world).await,
         stale_heartbeat_meets_expiry(&world).await,
+        deletion_follows_completion(&world).await,
     ];
     ends.into_iter().filter_map(Result::err).collect()
 }
@@ -195,6 +196,18 @@ async fn stale_heartbeat_meets_expiry(world: &World) -> Result<(), Broken> {
     world.store.expire().await.map_err(text)?;
     let stale = world.store.heartbeat(&new).await.map_err(text)?;
     rule("an assignment without heartbeats of its own ends", stale == new, &stale)
+}
+
+/// The deletion of a complete job leaves its tree as open as it was.
+async fn deletion_follows_completion(world: &World) -> Result<(), Broken> {
+    let child = json!({ "type": "done", "id": "done", "sealed": true });
+    world.create(&json!({ "type": "open", "id": "open", "children": [child] })).await?;
+    world.store.fold().await.map_err(text)?;
+    let status = world.status("done").await?;
+    rule("a sealed job without items is complete", status.complete && !status.tree_complete, &status)?;
+    world.store.delete("done").await.map_err(text)?;
+    let status = world.status("open").await?;
+    rule("a tree with an open root is open", !status.tree_complete, &status)
 }
 
 impl World {
