@@ -10,12 +10,21 @@ source tests/static.sh
 quick=
 if [ "${1:-}" = --quick ]; then quick=1 && shift; fi
 names=("$@")
-[ $# -gt 0 ] || names=(faults fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster rabbitmq-4 retry-kills neighbour overshoot side-by-side telemetry year day jobs jobs-peers image)
+[ $# -gt 0 ] || names=(faults jobs-faults jobs-api fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster rabbitmq-4
+  retry-kills neighbour overshoot side-by-side telemetry year day jobs jobs-peers image)
 
 proof() {
   case $1 in
     # Planted faults, each found by the simulation.
     faults) bash tests/mutants.sh ${quick:+--quick} ;;
+    # Planted faults in the transactions of the job service, each found by scripted schedules or by runs beside a model; minutes.
+    jobs-faults) [ "$quick" ] || cargo test --release --workspace --locked --test seeds -- faults_planted_in_the_schema --ignored --nocapture ;;
+    # The API of the job service against its own OpenAPI document, by schemathesis, which it installs; a quarter of an hour.
+    jobs-api)
+      if [ -z "$quick" ]; then
+        [ -n "${HOSTLER_BIN:-}" ] || cargo build --release --workspace --locked --bin hostler
+        bash tests/jobs-api.sh
+      fi ;;
     # Every parser of what comes from outside, under the address sanitizer, which needs a build of its own: no shorter form.
     fuzzing) [ "$quick" ] || bash tests/fuzz.sh 200 ;;
     # 200 truncations and 200 flips of the handler that each template builds, all of the flips compiled: more than an hour. The tests do

@@ -11,13 +11,16 @@ use crate::rabbitmq;
 use crate::support::{DEADLINE, Server, until};
 use crate::{by_rabbitmq, serve};
 
-/// Starts RabbitMQ, and a server that fans out by it.
-async fn start() -> (rabbitmq::Server, Server) {
-    let broker = tokio::task::spawn_blocking(rabbitmq::Server::start).await.unwrap();
-    let fanout = Fanout::RabbitMq(by_rabbitmq(&broker.url("guest")));
-    let server = serve(&Postgres::shared().database(), fanout).await;
+/// Returns the RabbitMQ that tests share.
+async fn shared() -> &'static rabbitmq::Server {
+    tokio::task::spawn_blocking(rabbitmq::Server::shared).await.unwrap()
+}
+
+/// Starts a server that fans out by RabbitMQ.
+async fn start(url: &str) -> Server {
+    let server = serve(&Postgres::shared().database(), Fanout::RabbitMq(by_rabbitmq(url))).await;
     armed(&server).await;
-    (broker, server)
+    server
 }
 
 /// Waits until items that become ready are written into the outbox, and the broker is connected.
@@ -29,17 +32,17 @@ async fn armed(server: &Server) {
     until(|| async { server.get("/readyz").await.1["status"] == "ok" }).await;
 }
 
-/// Creates a sealed job `j` of the type `mail`. Returns the ids of its items.
-async fn create(server: &Server, count: usize) -> Vec<String> {
+/// Creates a sealed job `j` of a type. Returns the ids of its items.
+async fn create(server: &Server, kind: &str, count: usize) -> Vec<String> {
     let items: Vec<Value> = (0..count).map(|n| json!({ "payload": n })).collect();
-    let job = json!({ "type": "mail", "id": "j", "sealed": true, "items": items });
+    let job = json!({ "type": kind, "id": "j", "sealed": true, "items": items });
     let (status, created) = server.post("/job", &job).await;
     assert_eq!(status, 201, "{created}");
     created["item_ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
 }
 
-/// Processes what the queue has until `count` items are done, or all if none is given.
-async fn work(server: &Server, url: &str, seen: &mut Seen, count: Option<usize>) {
+/// Processes what the queue of a type has until `count` items are done, or all if none is given.
+async fn work(server: &Server, url: &str, kind: &str, seen: &mut Seen, count: Option<usize>) {
     let deadline = Instant::now() + DEADLINE * 4;
     let mut line = channel(url).await;
     loop {
@@ -51,7 +54,7 @@ async fn work(server: &Server, url: &str, seen: &mut Seen, count: Option<usize>)
         if is_over {
             return;
         }
-        match get(&line).await {
+        match get(&line, kind).await {
             Some(delivery) => process(server, delivery, seen).await,
             None => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -73,15 +76,15 @@ async fn check(server: &Server, ids: &[String], seen: &Seen) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ids_arrive_once_their_items_are_ready() {
-    let (broker, server) = start().await;
+    let url = shared().await.url("guest");
+    let server = start(&url).await;
     let items = json!([
         { "payload": 1, "id": "first", "serialize_key": "k" },
         { "payload": 2, "id": "second", "serialize_key": "k" },
     ]);
-    let job = json!({ "type": "mail", "id": "j", "sealed": true, "items": items });
+    let job = json!({ "type": "letters", "id": "j", "sealed": true, "items": items });
     assert_eq!(server.post("/job", &job).await.0, 201);
-    let url = broker.url("guest");
-    assert_eq!(next(&url).await, "first");
+    assert_eq!(next(&url, "letters").await, "first");
     assert_eq!(server.poke("/job_item/second/worker/w").await.0, 409, "its key is held");
     let (status, assigned) = server.poke("/job_item/first/worker/w").await;
     assert_eq!(status, 201, "{assigned}");
@@ -89,9 +92,9 @@ async fn ids_arrive_once_their_items_are_ready() {
     let path = format!("/assignment/{}/result", assigned["assignment_id"].as_str().unwrap());
     assert_eq!(server.post(&path, &json!({ "result": 1 })).await.0, 200);
     // A search may have written the first once more before it was assigned.
-    let mut id = next(&url).await;
+    let mut id = next(&url, "letters").await;
     while id == "first" {
-        id = next(&url).await;
+        id = next(&url, "letters").await;
     }
     assert_eq!(id, "second");
     let metrics =
@@ -103,18 +106,18 @@ async fn ids_arrive_once_their_items_are_ready() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn purged_and_doubled_messages_change_nothing() {
-    let (broker, server) = start().await;
-    let url = broker.url("guest");
-    let ids = create(&server, 100).await;
+    let (url, kind) = (shared().await.url("guest"), "parcels");
+    let server = start(&url).await;
+    let ids = create(&server, kind, 100).await;
     let mut seen = Seen::default();
-    work(&server, &url, &mut seen, Some(20)).await;
+    work(&server, &url, kind, &mut seen, Some(20)).await;
     let line = channel(&url).await;
-    assert!(purge(&line).await > 0);
-    publish(&line, &ids[..40]).await;
-    publish(&line, &ids[..40]).await;
-    work(&server, &url, &mut seen, Some(45)).await;
-    purge(&line).await;
-    work(&server, &url, &mut seen, None).await;
+    assert!(purge(&line, kind).await > 0);
+    publish(&line, kind, &ids[..40]).await;
+    publish(&line, kind, &ids[..40]).await;
+    work(&server, &url, kind, &mut seen, Some(45)).await;
+    purge(&line, kind).await;
+    work(&server, &url, kind, &mut seen, None).await;
     assert!(seen.refused >= 20, "{}", seen.refused);
     check(&server, &ids, &seen).await;
     server.stop().await;
@@ -122,11 +125,12 @@ async fn purged_and_doubled_messages_change_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_is_killed_slows_nobody_and_loses_nothing() {
-    let (mut broker, server) = start().await;
+    let mut broker = tokio::task::spawn_blocking(rabbitmq::Server::start).await.unwrap();
     let url = broker.url("guest");
-    let ids = create(&server, 120).await;
+    let server = start(&url).await;
+    let ids = create(&server, "mail", 120).await;
     let mut seen = Seen::default();
-    work(&server, &url, &mut seen, Some(30)).await;
+    work(&server, &url, "mail", &mut seen, Some(30)).await;
     broker.kill();
     until(|| async { server.get("/readyz").await == (200, degraded(&server).await) }).await;
     // Claims and results go on.
@@ -145,7 +149,7 @@ async fn a_broker_that_is_killed_slows_nobody_and_loses_nothing() {
         broker
     });
     let broker = broker.await.unwrap();
-    work(&server, &url, &mut seen, None).await;
+    work(&server, &url, "mail", &mut seen, None).await;
     check(&server, &ids, &seen).await;
     until(|| async { server.get("/readyz").await.1 == json!({ "status": "ok" }) }).await;
     server.stop().await;
@@ -159,15 +163,14 @@ async fn degraded(server: &Server) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_is_shown_without_the_password() {
-    let broker = tokio::task::spawn_blocking(rabbitmq::Server::start).await.unwrap();
-    let fanout = Fanout::RabbitMq(by_rabbitmq(&broker.url("hunter2")));
+    let fanout = Fanout::RabbitMq(by_rabbitmq(&shared().await.url("hunter2")));
     assert!(!format!("{fanout:?}").contains("hunter2"));
     let server = serve(&Postgres::shared().database(), fanout).await;
     until(|| async { server.get("/readyz").await.1["status"] == "degraded" }).await;
     let (status, body) = server.get("/readyz").await;
     let text = body["fanout"].as_str().unwrap();
     assert!(status == 200 && text.contains("jobs.rabbitmq") && !text.contains("hunter2"), "{body}");
-    create(&server, 1).await;
+    create(&server, "mail", 1).await;
     let (_, claimed) = server.post("/claim", &json!({ "types": ["mail"], "worker_id": "w", "max": 1 })).await;
     assert_eq!(claimed["assignments"].as_array().unwrap().len(), 1);
     server.stop().await;

@@ -9,8 +9,10 @@ use serde_json::json;
 
 use crate::support::{Server, until};
 
-/// The queue of the type `mail`.
-pub const QUEUE: &str = "hostler.jobs.mail";
+/// Returns the queue of a type.
+fn queue(kind: &str) -> String {
+    format!("hostler.jobs.{kind}")
+}
 
 /// The answers that a worker got, and the items that it has processed.
 #[derive(Debug, Default)]
@@ -34,18 +36,18 @@ pub async fn channel(url: &str) -> Channel {
     opened.expect("RabbitMQ takes a connection in time")
 }
 
-/// Gets one id. `None`: the queue is empty or missing; then the channel may be closed.
-pub async fn get(channel: &Channel) -> Option<Delivery> {
-    let message = channel.basic_get(QUEUE.into(), BasicGetOptions::default()).await.ok()??;
+/// Gets one id of a type. `None`: the queue is empty or missing; then the channel may be closed.
+pub async fn get(channel: &Channel, kind: &str) -> Option<Delivery> {
+    let message = channel.basic_get(queue(kind).into(), BasicGetOptions::default()).await.ok()??;
     Some(message.delivery)
 }
 
-/// Waits for an id, and acks its message.
-pub async fn next(url: &str) -> String {
+/// Waits for an id of a type, and acks its message.
+pub async fn next(url: &str, kind: &str) -> String {
     let found = std::sync::Mutex::new(None);
     until(|| async {
         let channel = channel(url).await;
-        let Some(delivery) = get(&channel).await else { return false };
+        let Some(delivery) = get(&channel, kind).await else { return false };
         delivery.acker.ack(BasicAckOptions::default()).await.unwrap();
         *found.lock().unwrap() = Some(String::from_utf8(delivery.data).unwrap());
         true
@@ -71,18 +73,18 @@ pub async fn process(server: &Server, delivery: Delivery, seen: &mut Seen) {
     let _ = delivery.acker.ack(BasicAckOptions::default()).await;
 }
 
-/// Publishes ids to the queue, as somebody else might.
-pub async fn publish(channel: &Channel, ids: &[String]) {
+/// Publishes ids to the queue of a type, as somebody else might.
+pub async fn publish(channel: &Channel, kind: &str, ids: &[String]) {
     for id in ids {
         let options = BasicPublishOptions::default();
         channel
-            .basic_publish("".into(), QUEUE.into(), options, id.as_bytes(), BasicProperties::default())
+            .basic_publish("".into(), queue(kind).into(), options, id.as_bytes(), BasicProperties::default())
             .await
             .unwrap();
     }
 }
 
-/// Removes all ready messages of the queue. Returns their number.
-pub async fn purge(channel: &Channel) -> u32 {
-    channel.queue_purge(QUEUE.into(), QueuePurgeOptions::default()).await.unwrap()
+/// Removes all ready messages of the queue of a type. Returns their number.
+pub async fn purge(channel: &Channel, kind: &str) -> u32 {
+    channel.queue_purge(queue(kind).into(), QueuePurgeOptions::default()).await.unwrap()
 }

@@ -3,21 +3,27 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Longest wait for the server to start.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Runs the server, with a name service of its own, in the shell's process group. Kills the group when the shell's standard input ends:
-/// when this process closes it or dies. `$0`: the folder of the output. `$1`: the port of the name service. `$2`: the program.
+/// Runs the server, with a name service of its own, each in a process group. Kills both when the shell's standard input ends: when this
+/// process closes it or dies. `$0`: the folder of the output, which is removed unless it has the file `keep`. `$1`: the port of the
+/// name service. `$2`: the program.
 const KEEPER: &str = r#"
-    epmd -port "$1" -address 127.0.0.1 >/dev/null 2>&1 &
+    set -m
+    epmd -port "$1" -address 127.0.0.1 >/dev/null 2>&1 </dev/null &
+    names=$!
     "$2" >>"$0/output" 2>&1 </dev/null &
+    server=$!
     read -r _
-    kill -KILL 0
+    kill -KILL -- "-$server" "-$names"
+    wait
+    [ -e "$0/keep" ] || rm -rf "$0"
 "#;
 
 /// A server on ports of its own. Dropping this value ends it. So does the end of this process.
@@ -28,6 +34,17 @@ pub struct Server {
 }
 
 impl Server {
+    /// Returns the server that the tests of this process share, as it takes seconds to start. Each uses queues of its own.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Server> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            let server = Self::start();
+            // A static is never dropped. Without this file, the keeper removes the folder at the end of this process.
+            fs::remove_file(server.folder.path().join("keep")).unwrap();
+            server
+        })
+    }
+
     /// Starts a server. Waits until it listens.
     pub fn start() -> Self {
         let listeners = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
@@ -39,6 +56,7 @@ impl Server {
         let settings = format!("listeners.tcp.1 = 127.0.0.1:{}\nvm_memory_high_watermark.relative = 0.6\n", ports[0]);
         fs::write(folder.path().join("rabbitmq.conf"), settings + "disk_free_limit.absolute = 10MB\n").unwrap();
         fs::write(folder.path().join("plugins"), "[].").unwrap();
+        fs::write(folder.path().join("keep"), "").unwrap();
         let mut server = Self { keeper: None, folder, ports };
         server.restart();
         server
@@ -52,9 +70,9 @@ impl Server {
         let version = fs::read_dir(&versions).unwrap().next().unwrap().unwrap().path();
         let inside = |name: &str| self.folder.path().join(name).into_os_string();
         let path = format!("{}/usr/lib/erlang/bin:/usr/sbin:/usr/bin:/sbin:/bin", root.display());
-        let mut command = Command::new("/bin/sh");
+        let mut command = Command::new("/bin/bash");
         command.args(["-c", KEEPER]).arg(self.folder.path()).arg(names.to_string());
-        command.arg(version.join("sbin/rabbitmq-server")).env_clear().process_group(0);
+        command.arg(version.join("sbin/rabbitmq-server")).env_clear();
         command.envs([
             ("HOME", inside("")),
             ("RABBITMQ_MNESIA_BASE", inside("data")),

@@ -215,7 +215,7 @@ impl Lockstep {
             };
             let status = renumber::status(&status, &|number| self.model_number(number));
             if status != *tree {
-                return Err(format!("the store shows {status:#?}, the model {tree:#?}"));
+                return Err(format!("the store shows {status:?}, the model {tree:?}"));
             }
             let jobs: Vec<Job> = tree.all().into_iter().map(|one: &Status| one.job).collect();
             let mut ours: Vec<&ItemView> = snapshot.items.iter().filter(|view| jobs.contains(&view.job)).collect();

@@ -14,6 +14,7 @@
 //! | `databases.rs`, `store_port.rs` | the store over a real server |
 //! | `lockstep.rs`, `events.rs`, `renumber.rs` | the second world, one call at a time: the store and the model have to be equal |
 //! | `concurrent.rs` | the second world, many clients at once |
+//! | `schedules.rs` | transactions of the store that meet in a scripted order |
 //! | `sql_faults.rs` | faults that can be planted in the schema |
 //! | `runs.rs` | the tests |
 //!
@@ -37,6 +38,7 @@ mod postgres;
 mod renumber;
 mod runs;
 mod scenario;
+mod schedules;
 mod site;
 mod sql_faults;
 mod store_port;

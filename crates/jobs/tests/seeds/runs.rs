@@ -1,6 +1,8 @@
 //! The tests: runs of many seeds.
 
-use std::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use hostler_jobs::store::StoreSettings;
@@ -11,6 +13,7 @@ use crate::databases::{block_on, fresh};
 use crate::fault::Fault;
 use crate::lockstep::{Lockstep, PERIODS};
 use crate::postgres::Postgres;
+use crate::schedules;
 use crate::sql_faults::{self, SqlFault};
 use crate::store_port::StorePort;
 use crate::virtual_time;
@@ -91,13 +94,18 @@ async fn compare(
     None
 }
 
+/// Starts a server for runs without crashes, which take many small calls.
+fn fast() -> Postgres {
+    Postgres::with("fsync = off\njit = off")
+}
+
 #[test]
 fn store_equals_model() {
-    let server = Postgres::shared();
+    let server = fast();
     let seeds = seeds(12);
     let parts = 4;
     let found = std::thread::scope(|scope| {
-        let run = |part: u64| block_on(compare((seeds.start + part..seeds.end).step_by(4), server, None));
+        let run = |part: u64| block_on(compare((seeds.start + part..seeds.end).step_by(4), &server, None));
         let threads: Vec<_> = (0..parts).map(|part| scope.spawn(move || run(part))).collect();
         threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
@@ -108,22 +116,45 @@ fn store_equals_model() {
 }
 
 #[test]
-#[ignore = "takes a minute: runs many seeds for each fault"]
+fn store_keeps_all_rules_in_scripted_schedules() {
+    let broken = block_on(schedules::play(&fast(), None));
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// Plants a fault, and looks for it by the schedules, then by seeds. Returns what it breaks.
+fn find(fault: &SqlFault, server: &Postgres) -> Option<String> {
+    // The port panics at an error of the database that no call may have.
+    let find = AssertUnwindSafe(|| find_difference(fault, server));
+    catch_unwind(find).unwrap_or_else(|_| Some("the store failed".to_owned()))
+}
+
+fn find_difference(fault: &SqlFault, server: &Postgres) -> Option<String> {
+    if let Some(broken) = block_on(schedules::play(server, Some(fault))).into_iter().next() {
+        return Some(format!("schedule, {broken}"));
+    }
+    let (seed, difference) = block_on(compare(seeds(40), server, Some(fault)))?;
+    Some(format!("seed {seed}, {}", difference.lines().last().unwrap_or_default()))
+}
+
+#[test]
+#[ignore = "takes minutes: runs many seeds for each fault"]
 fn faults_planted_in_the_schema_are_found() {
-    let server = Postgres::shared();
-    let run = |fault: &'static SqlFault| {
-        let found = block_on(compare(0..20, server, Some(fault)));
-        if let Some((seed, difference)) = &found {
-            let last: String = difference.lines().last().unwrap_or_default().chars().take(200).collect();
-            println!("{}: seed {seed}, {last}", fault.name);
-        }
+    let server = fast();
+    let name = std::env::var("HOSTLER_FAULT").unwrap_or_default();
+    let faults: Vec<&SqlFault> = sql_faults::ALL.iter().filter(|fault| fault.name.contains(&name)).collect();
+    let run = |fault: &&SqlFault| {
+        let begun = Instant::now();
+        let found = find(fault, &server);
+        let text: String = found.as_deref().unwrap_or("NOT FOUND").chars().take(200).collect();
+        println!("{}: {text} ({:.1} s)", fault.name, begun.elapsed().as_secs_f64());
         found.is_none().then_some(fault.name)
     };
-    let half = |first: usize| sql_faults::ALL.iter().skip(first).step_by(2).filter_map(run).collect::<Vec<_>>();
+    // Each thread waits for the server most of the time.
+    let next = AtomicUsize::new(0);
+    let some = || std::iter::from_fn(|| faults.get(next.fetch_add(1, Ordering::Relaxed))).filter_map(run).collect();
     let missed: Vec<&str> = std::thread::scope(|scope| {
-        let other = scope.spawn(|| half(1));
-        let mine = half(0);
-        [mine, other.join().unwrap()].concat()
+        let threads: Vec<_> = (0..6).map(|_| scope.spawn(some)).collect();
+        threads.into_iter().flat_map(|thread| -> Vec<&str> { thread.join().unwrap() }).collect()
     });
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
