@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use hostler_jobs::server::ServerSettings;
+use hostler_postgres::{Database, Options};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Server, read, until};
+use crate::postgres::Postgres;
+use crate::support::{DEADLINE, Server, read, store, until};
 
 fn claim(kind: &str, max: u32, wait: f64) -> Value {
     json!({ "types": [kind], "worker_id": "w", "max": max, "wait_seconds": wait })
@@ -188,19 +190,25 @@ async fn a_waiting_worker_gets_what_is_created_meanwhile() {
 
 #[tokio::test]
 async fn a_worker_that_goes_away_loses_no_items() {
-    let server = Server::start(ServerSettings::default()).await;
+    let url = Postgres::shared().database();
+    let store = store(&url);
+    store.migrate().await.unwrap();
+    let server = Server::over(store, ServerSettings::default()).await;
     server.post("/job", &json!({ "type": "a", "items": [{ "payload": 1 }] })).await;
-    for millis in [0, 1, 2, 4, 8, 16] {
-        let request = server.request(Method::POST, "/claim").json(&claim("a", 1, 0.0));
-        // Every outcome is legal: the request is not sent, not answered, or answered and then given back here.
-        let answer = tokio::time::timeout(Duration::from_millis(millis), request.send()).await;
-        if let Ok(Ok(response)) = answer {
-            let (_, body) = read(response).await;
-            if let Some(id) = body["assignments"][0]["assignment_id"].as_str() {
-                server.post("/release", &json!({ "assignment_ids": [id] })).await;
-            }
-        }
-    }
+    let options = Options { application: "lock", connections: 2, deadline: DEADLINE };
+    let other = Database::new(&url, options).unwrap();
+    let (mut locks, looks) = (other.client().await.unwrap(), other.client().await.unwrap());
+    // The worker goes away while the claim waits for the database.
+    let lock = locks.transaction().await.unwrap();
+    lock.batch("LOCK TABLE hostler_jobs.assignment IN SHARE MODE").await.unwrap();
+    let request = tokio::spawn(server.request(Method::POST, "/claim").json(&claim("a", 1, 0.0)).send());
+    let blocked = "SELECT 1 FROM pg_locks WHERE relation = 'hostler_jobs.assignment'::regclass AND NOT granted";
+    until(|| async { !looks.query(blocked, &[]).await.unwrap().is_empty() }).await;
+    request.abort();
+    assert!(request.await.unwrap_err().is_cancelled());
+    // The server has seen the end of that connection when it has answered on another.
+    assert_eq!(server.get("/healthz").await.0, 200);
+    lock.commit().await.unwrap();
     let given = claimed(&server, "a", 1, 30.0).await;
     assert_eq!(given.len(), 1);
     assert_eq!(given[0]["item"]["failures"], json!([]), "an item was taken by nobody until its heartbeats failed");
