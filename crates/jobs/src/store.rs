@@ -15,6 +15,7 @@
 //! | `store/undelivered.rs` | claims with an unknown end |
 //! | `store/known_types.rs` | the numbers of types in memory |
 //! | `store/settle.rs` | results and failures |
+//! | `store/joined.rs` | ends of single assignments that go together |
 //! | `store/ending.rs` | ends of assignments as rows |
 //! | `store/extras.rs` | items that results add, by feeds or as workers ask |
 //! | `store/status.rs` | the progress of trees |
@@ -34,6 +35,7 @@ mod extras;
 mod fanout;
 mod items;
 mod jobs;
+mod joined;
 mod known_types;
 mod outbox;
 mod settle;
@@ -52,6 +54,7 @@ pub use call::IdempotencyKey;
 pub use error::StoreError;
 pub(crate) use fanout::CHANNEL;
 pub use fanout::{Hint, OutboxState};
+use joined::Joined;
 use known_types::KnownTypes;
 pub use outbox::{Delivery, DueCallback};
 pub use settle::Settlement;
@@ -94,13 +97,15 @@ pub struct Store {
     swept: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
     /// Permits for giving back the items of claims with an unknown end.
     undelivered: Arc<Semaphore>,
+    /// Ends of single assignments that wait for a transaction.
+    joined: Arc<Joined>,
 }
 
 impl Store {
     /// Makes a store. Connects to nothing yet.
     pub fn new(db: Database, settings: StoreSettings) -> Store {
         let undelivered = Arc::new(Semaphore::new(UNDELIVERED));
-        Store { db, settings, types: Arc::default(), swept: Arc::default(), undelivered }
+        Store { db, settings, types: Arc::default(), swept: Arc::default(), undelivered, joined: Arc::default() }
     }
 
     /// The settings.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::json::RawJson;
 use crate::limits::{self, MAX_ADDED, MAX_ASSIGNMENTS};
 use crate::store::ending::{ACCEPTED, Ending, NEEDS_EXTRAS, Outcome};
+use crate::store::joined::End;
 use crate::store::{Store, StoreError};
 use crate::types::{Failure, Settled, SettledStatus, Success};
 
@@ -91,7 +92,12 @@ impl Store {
     /// [`StoreError::Invalid`] if the result breaks a limit; [`StoreError::Database`]: the same call may be repeated.
     pub async fn end_by_result(&self, success: Success) -> Result<Settlement, StoreError> {
         check_result("", &success)?;
-        self.end_one(Ending::of_result(&success)).await
+        if success.add_items.is_empty() && success.seal.is_empty() {
+            return self.end_with_others(End::Result(success)).await;
+        }
+        let Some(ending) = Ending::of_result(&success) else { return Ok(Settlement::Stale) };
+        let ended = self.end(&[ending], None).await?;
+        Ok(ended.into_iter().next().unwrap_or(Settlement::Stale))
     }
 
     /// Ends an assignment by a failure, which may be final.
@@ -100,13 +106,7 @@ impl Store {
     /// [`StoreError::Invalid`] if the error or the delay breaks a limit; [`StoreError::Database`]: the same call may be repeated.
     pub async fn end_by_failure(&self, failure: Failure) -> Result<Settlement, StoreError> {
         check_failure("", &failure)?;
-        self.end_one(Ending::of_failure(&failure)).await
-    }
-
-    async fn end_one(&self, ending: Option<Ending<'_>>) -> Result<Settlement, StoreError> {
-        let Some(ending) = ending else { return Ok(Settlement::Stale) };
-        let ended = self.end(&[ending], None).await?;
-        Ok(ended.into_iter().next().unwrap_or(Settlement::Stale))
+        self.end_with_others(End::Failure(failure)).await
     }
 
     /// Ends assignments. `age`: only those without a heartbeat for so long.

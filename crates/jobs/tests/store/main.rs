@@ -9,6 +9,7 @@ mod callbacks;
 mod crash;
 mod extras;
 mod interleavings;
+mod joined;
 mod keys;
 mod mends;
 mod plans;
