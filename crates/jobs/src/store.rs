@@ -36,7 +36,7 @@ mod items;
 mod jobs;
 mod known_types;
 mod outbox;
-mod settle;
+pub(crate) mod settle;
 mod status;
 mod undelivered;
 
@@ -94,13 +94,15 @@ pub struct Store {
     swept: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
     /// Permits for giving back the items of claims with an unknown end.
     undelivered: Arc<Semaphore>,
+    /// Set if serialize keys are granted by other databases.
+    pub(crate) is_one_of_several: bool,
 }
 
 impl Store {
     /// Makes a store. Connects to nothing yet.
     pub fn new(db: Database, settings: StoreSettings) -> Store {
         let undelivered = Arc::new(Semaphore::new(UNDELIVERED));
-        Store { db, settings, types: Arc::default(), swept: Arc::default(), undelivered }
+        Store { db, settings, types: Arc::default(), swept: Arc::default(), undelivered, is_one_of_several: false }
     }
 
     /// The settings.
