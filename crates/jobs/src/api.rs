@@ -25,7 +25,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::state::{App, Limits};
-use crate::store::Store;
+use crate::shards::Shards;
 
 /// Returns all routes. A route without documentation cannot be added.
 fn documented() -> OpenApiRouter<App> {
@@ -57,7 +57,7 @@ pub fn openapi() -> Value {
 }
 
 /// Creates the router of a server and its state. `has_channels`: callbacks to channels can be sent.
-pub fn router(store: Store, limits: Limits, has_channels: bool, stopping: CancellationToken) -> (Router, App) {
+pub fn router(store: Shards, limits: Limits, has_channels: bool, stopping: CancellationToken) -> (Router, App) {
     let (routes, document) = documented().split_for_parts();
     let document = document::complete(serde_json::to_value(document).unwrap_or_default());
     let access = document::access(&document);

@@ -13,7 +13,15 @@ pub struct ItemRef {
     pub seq: i64,
 }
 
+/// The bits of an item's number below the number of its database.
+const SHARD_BITS: u32 = 48;
+
 impl ItemRef {
+    /// The number of the item's database, where there are several: 0 otherwise.
+    pub fn shard(self) -> usize {
+        usize::try_from(self.seq >> SHARD_BITS).unwrap_or_default()
+    }
+
     /// Reads `i-<day>-<number>`, both in hexadecimal digits.
     pub fn parse(id: &str) -> Option<ItemRef> {
         let (day, seq) = id.strip_prefix("i-")?.split_once('-')?;

@@ -10,6 +10,7 @@
 //! | `backoff.rs` | the delay after a failure |
 //! | `schema.rs`, `schema/` | the migrations: tables, and a function for each transaction |
 //! | `store.rs`, `store/` | the calls of these functions |
+//! | `shards.rs`, `shards/` | several databases behind one API |
 //! | `sweeps.rs` | the periodic transactions |
 //! | `api.rs`, `api/` | the HTTP API |
 //! | `callbacks.rs`, `callbacks/` | the delivery of callbacks |
@@ -28,6 +29,7 @@ pub mod json;
 pub mod limits;
 pub mod schema;
 pub mod server;
+pub mod shards;
 pub mod store;
 pub mod sweeps;
 pub mod types;

@@ -26,7 +26,7 @@ use crate::callbacks::{CallbackSettings, Callbacks, ClientError};
 use crate::fanout::{self, Fanout, Ties};
 use crate::server::idle::IdleConnections;
 use crate::server::stalls::Stalls;
-use crate::store::Store;
+use crate::shards::Shards;
 use crate::sweeps;
 
 /// Maximum size of a request's head in bytes.
@@ -94,21 +94,29 @@ pub enum ServeError {
 pub async fn serve(
     settings: ServerSettings,
     listener: TcpListener,
-    store: Store,
+    store: impl Into<Shards>,
     cancel: CancellationToken,
 ) -> Result<(), ServeError> {
+    let shards: Shards = store.into();
     let address = listener.local_addr()?;
     if settings.limits.tokens.is_empty() && !address.ip().to_canonical().is_loopback() {
         return Err(ServeError::Exposed(address));
     }
     let has_channels = settings.callbacks.channels.is_some();
-    let callbacks = Callbacks::new(store.clone(), settings.callbacks)?;
-    let (router, app) = api::router(store.clone(), settings.limits, has_channels, cancel.clone());
+    let callbacks = shards.stores().iter().map(|store| Callbacks::new(store.clone(), settings.callbacks.clone()));
+    let callbacks = callbacks.collect::<Result<Vec<_>, _>>()?;
+    let (router, app) = api::router(shards.clone(), settings.limits, has_channels, cancel.clone());
     let background = TaskTracker::new();
-    background.spawn(callbacks.run(cancel.clone()));
-    background.spawn(fanout::run(store.clone(), settings.fanout, ties(&app), cancel.clone()));
-    let swept = app.clone();
-    background.spawn(sweeps::run(store, move || swept.waiting.wake(), cancel.clone()));
+    for callbacks in callbacks {
+        background.spawn(callbacks.run(cancel.clone()));
+    }
+    for store in shards.stores() {
+        background.spawn(fanout::run(store.clone(), settings.fanout.clone(), ties(&app), cancel.clone()));
+        let swept = app.clone();
+        background.spawn(sweeps::run(store.clone(), move || swept.waiting.wake(), cancel.clone()));
+    }
+    let (carried, stop) = (app.clone(), cancel.clone());
+    background.spawn(async move { shards.carry(|| carried.waiting.wake(), stop).await });
     background.close();
 
     let connections = Connections {

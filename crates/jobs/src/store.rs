@@ -38,7 +38,7 @@ mod jobs;
 mod joined;
 mod known_types;
 mod outbox;
-mod settle;
+pub(crate) mod settle;
 mod status;
 mod undelivered;
 
@@ -99,13 +99,16 @@ pub struct Store {
     undelivered: Arc<Semaphore>,
     /// Ends of single assignments that wait for a transaction.
     joined: Arc<Joined>,
+    /// Set if serialize keys are granted by other databases.
+    pub(crate) is_one_of_several: bool,
 }
 
 impl Store {
     /// Makes a store. Connects to nothing yet.
     pub fn new(db: Database, settings: StoreSettings) -> Store {
         let undelivered = Arc::new(Semaphore::new(UNDELIVERED));
-        Store { db, settings, types: Arc::default(), swept: Arc::default(), undelivered, joined: Arc::default() }
+        let (types, swept, joined) = (Arc::default(), Arc::default(), Arc::default());
+        Store { db, settings, types, swept, undelivered, joined, is_one_of_several: false }
     }
 
     /// The settings.

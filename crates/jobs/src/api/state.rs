@@ -16,7 +16,7 @@ use crate::api::rate::{Buckets, Rate};
 use crate::api::roles::{Access, Tokens};
 use crate::api::waiting::Waiting;
 use crate::fanout::state::FanoutState;
-use crate::store::Store;
+use crate::shards::Shards;
 
 /// Maximum number of requests with bodies beyond 1 MiB that are under way at a time.
 const LARGE_BODIES: usize = 8;
@@ -39,7 +39,7 @@ pub struct App(Arc<Shared>);
 /// The parts of the shared state.
 pub struct Shared {
     /// The jobs.
-    pub store: Store,
+    pub store: Shards,
     /// Set if callbacks to channels can be sent.
     pub has_channels: bool,
     /// The tokens that are accepted.
@@ -71,7 +71,7 @@ pub struct Shared {
 impl App {
     /// Creates the state of a server.
     pub fn new(
-        store: Store,
+        store: Shards,
         limits: Limits,
         has_channels: bool,
         access: HashMap<(String, String), Access>,

@@ -175,7 +175,8 @@ impl Store {
     /// [`StoreError::Database`].
     pub async fn unstick(&self) -> Result<u64, StoreError> {
         let jobs = self.number("SELECT hostler_jobs.wake_jobs($1)", &[(&LONG_BATCH, Type::INT4)]).await?;
-        let (mut items, mut after) = (0, Some(String::new()));
+        // Among several databases, an item may wait for its key to be granted, which is looked after elsewhere.
+        let (mut items, mut after) = (0, (!self.is_one_of_several).then(String::new));
         while let Some(key) = after {
             let params: [Param<'_>; 2] = [(&key, Type::TEXT), (&BATCH, Type::INT4)];
             let rows = self.call("SELECT last, woken FROM hostler_jobs.wake_keys($1, $2)", &params).await?;

@@ -32,22 +32,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Invalid`] if one breaks a limit: then none is accepted. [`StoreError::Database`]: the same call may be repeated.
     pub async fn settle(&self, results: Vec<Success>, failures: Vec<Failure>) -> Result<Vec<Settled>, StoreError> {
-        if results.len() + failures.len() > MAX_ASSIGNMENTS {
-            return Err(StoreError::invalid("results", format!("at most {MAX_ASSIGNMENTS} results and failures")));
-        }
-        let mut added = 0;
-        for (number, success) in results.iter().enumerate() {
-            added += check_result(&format!("results[{number}]."), success)?;
-        }
-        if added > MAX_ADDED {
-            return Err(StoreError::invalid(
-                "results",
-                format!("the results of a request add {MAX_ADDED} items at most"),
-            ));
-        }
-        for (number, failure) in failures.iter().enumerate() {
-            check_failure(&format!("failures[{number}]."), failure)?;
-        }
+        check(&results, &failures)?;
         let ids = results.iter().map(|success| &success.assignment_id);
         let ids: Vec<&String> = ids.chain(failures.iter().map(|failure| &failure.assignment_id)).collect();
         let all = results.iter().map(Ending::of_result).chain(failures.iter().map(Ending::of_failure));
@@ -157,6 +142,27 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Checks results and failures against the limits of a request.
+///
+/// # Errors
+/// [`StoreError::Invalid`].
+pub(crate) fn check(results: &[Success], failures: &[Failure]) -> Result<(), StoreError> {
+    if results.len() + failures.len() > MAX_ASSIGNMENTS {
+        return Err(StoreError::invalid("results", format!("at most {MAX_ASSIGNMENTS} results and failures")));
+    }
+    let mut added = 0;
+    for (number, success) in results.iter().enumerate() {
+        added += check_result(&format!("results[{number}]."), success)?;
+    }
+    if added > MAX_ADDED {
+        return Err(StoreError::invalid("results", format!("the results of a request add {MAX_ADDED} items at most")));
+    }
+    for (number, failure) in failures.iter().enumerate() {
+        check_failure(&format!("failures[{number}]."), failure)?;
+    }
+    Ok(())
 }
 
 /// Checks a result against the limits. Returns the number of items that it adds.

@@ -1,0 +1,126 @@
+//! Several databases behind one API: a tree lives whole in one of them, and ids say in which.
+//!
+//! With one database, every call is that of its [`Store`]. With several, each database records its number and their count, so that a
+//! list in another order, or a shorter or longer one, is refused at start.
+//!
+//! | file | job |
+//! |---|---|
+//! | `shards/route.rs` | the database of an id, a key or a new tree, decided without I/O |
+//! | `shards/place.rs` | migration, and the check of the list |
+//! | `shards/jobs.rs` | calls on jobs |
+//! | `shards/names.rs` | ids that clients chose |
+//! | `shards/work.rs` | calls on assignments |
+//! | `shards/pages.rs` | pages of jobs and items |
+//! | `shards/sums.rs` | counts and checks over all databases |
+//! | `shards/keys.rs` | the steps of serialize keys across databases |
+//! | `shards/carrier.rs` | the transport of these steps |
+//! | `shards/*.sql` | the tables and functions of databases that are one of several |
+
+mod carrier;
+mod jobs;
+mod keys;
+mod names;
+mod pages;
+mod place;
+pub mod route;
+mod sums;
+mod work;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+pub use keys::{Answer, Grant, Want};
+
+use crate::store::{Store, StoreError};
+use route::MAX_SHARDS;
+
+/// The time for which a database that did not answer is left out of claims.
+const REST: Duration = Duration::from_secs(2);
+
+/// The databases of a service. Clones share the connections.
+#[derive(Clone)]
+pub struct Shards {
+    stores: Arc<[Store]>,
+    /// Of each database, the time until which it is left out of claims.
+    resting: Arc<Mutex<Vec<Option<Instant>>>>,
+    /// Changes after what may let a serialize key go on.
+    changed: Arc<watch::Sender<()>>,
+}
+
+impl Shards {
+    /// Joins databases, in the order of their numbers. Connects to nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] with the field `databases` if there are none, more than 64, or one twice.
+    pub fn new(mut stores: Vec<Store>) -> Result<Shards, StoreError> {
+        let refuse = |detail: String| Err(StoreError::invalid("databases", detail));
+        if !(1..=MAX_SHARDS).contains(&stores.len()) {
+            return refuse(format!("must have 1 to {MAX_SHARDS} databases"));
+        }
+        for (number, store) in stores.iter().enumerate() {
+            if stores.iter().take(number).any(|other| other.place() == store.place()) {
+                return refuse(format!("has {} twice", store.place()));
+            }
+        }
+        let is_one_of_several = stores.len() > 1;
+        for store in &mut stores {
+            store.is_one_of_several = is_one_of_several;
+        }
+        let resting = vec![None; stores.len()];
+        Ok(Self { stores: stores.into(), resting: Arc::new(Mutex::new(resting)), changed: Arc::default() })
+    }
+
+    /// The databases, in the order of their numbers.
+    pub fn stores(&self) -> &[Store] {
+        &self.stores
+    }
+
+    /// The only database; `None`: there are several.
+    fn single(&self) -> Option<&Store> {
+        if let [store] = &*self.stores { Some(store) } else { None }
+    }
+
+    /// The number of databases.
+    fn count(&self) -> usize {
+        self.stores.len()
+    }
+
+    /// A database by its number. Unknown numbers are those of ids that nobody gave: the first database does not know them either.
+    ///
+    /// # Errors
+    /// Never, as there is a database at least.
+    fn store(&self, number: usize) -> Result<&Store, StoreError> {
+        let store = self.stores.get(number).or(self.stores.first());
+        store.ok_or_else(|| StoreError::Unexpected("there is no database".to_owned()))
+    }
+
+    /// Notes whether a database answered.
+    fn note_answer(&self, number: usize, answers: bool) {
+        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(until) = resting.get_mut(number) {
+            *until = if answers { None } else { Some(Instant::now() + REST) };
+        }
+    }
+
+    /// The databases that claims ask, from `first` on: those that are left out come last.
+    fn claim_order(&self, first: usize) -> Vec<usize> {
+        let (now, count) = (Instant::now(), self.count());
+        let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_resting = |number: &usize| resting.get(*number).copied().flatten().is_some_and(|until| until > now);
+        let (rest, mut order): (Vec<usize>, Vec<usize>) = (0..count).map(|n| (first + n) % count).partition(is_resting);
+        // Asked only if nobody else is there to be asked.
+        if order.is_empty() {
+            order = rest;
+        }
+        order
+    }
+}
+
+impl From<Store> for Shards {
+    /// One database, whose calls stay as they are.
+    fn from(store: Store) -> Shards {
+        Self { stores: Arc::new([store]), resting: Arc::new(Mutex::new(vec![None])), changed: Arc::default() }
+    }
+}

@@ -1,0 +1,64 @@
+//! The server over several databases: the routes, the sweeps and the carrier together.
+
+use std::time::{Duration, Instant};
+
+use hostler_jobs::server::{ServerSettings, serve};
+use reqwest::Client;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::databases::shards;
+
+/// Posts JSON, which must be accepted.
+async fn post(client: &Client, url: String, body: Value) -> Value {
+    let answer = client.post(url).json(&body).send().await.unwrap();
+    assert!(answer.status().is_success(), "{}", answer.status());
+    answer.json().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keyed_items_of_several_databases_are_worked_off_over_http() {
+    const ITEMS: usize = 8;
+    let shards = shards(2).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let cancel = CancellationToken::new();
+    let server = tokio::spawn(serve(ServerSettings::default(), listener, shards, cancel.clone()));
+    let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().unwrap();
+    let mut roots = Vec::new();
+    for n in 0..ITEMS {
+        let root = json!({"type": "a", "sealed": true, "items": [{"payload": n, "serialize_key": "k"}]});
+        let created = post(&client, format!("{base}/job"), root).await;
+        roots.push(created["id"].as_str().unwrap().to_owned());
+    }
+    let (mut ran, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(120));
+    while ran.len() < ITEMS {
+        assert!(Instant::now() < deadline, "{ran:?}");
+        let wanted = json!({"types": ["a"], "worker_id": "w", "max": 10, "wait_seconds": 20});
+        let given = post(&client, format!("{base}/claim"), wanted).await["assignments"].as_array().unwrap().clone();
+        assert!(given.len() <= 1, "{given:?}");
+        for one in given {
+            ran.push(one["item"]["payload"].as_u64().unwrap());
+            let results = json!({"results": [{"assignment_id": one["assignment_id"], "result": true}], "failures": []});
+            assert_eq!(post(&client, format!("{base}/settle"), results).await["settled"][0]["status"], "ok");
+        }
+    }
+    assert!(ran.is_sorted(), "{ran:?}");
+    // The fold of each database completes its trees.
+    for root in roots {
+        loop {
+            let status = client.get(format!("{base}/job/{root}/status")).send().await.unwrap();
+            let status: Value = status.json().await.unwrap();
+            assert_eq!(status["succeeded"], 1);
+            if status["tree_complete"] == true {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{status}");
+        }
+    }
+    let metrics = client.get(format!("{base}/metrics")).send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("hostler_jobs_"), "{metrics}");
+    cancel.cancel();
+    server.await.unwrap().unwrap();
+}

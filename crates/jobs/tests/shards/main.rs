@@ -1,0 +1,16 @@
+//! Tests of several databases: the protocol of serialize keys by simulation, and all of it over real databases.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
+
+#[path = "../../../../tests/support/postgres.rs"]
+mod postgres;
+
+mod databases;
+mod http;
+mod model;
+mod port;
+mod real;
+mod routes;
+mod runs;
+mod simulation;
+mod speed;
