@@ -10,8 +10,8 @@ const SCHEMA: &str = "hostler_shards";
 
 /// Its migrations, the oldest first. A released file never changes: a change is a new file.
 const MIGRATIONS: &[Migration] = &[
-    Migration { version: 1, name: "tables", sql: include_str!("tables.sql") },
-    Migration { version: 2, name: "keys", sql: include_str!("keys.sql") },
+    Migration { version: 1, name: "tables", compatible_from: 1, sql: include_str!("tables.sql") },
+    Migration { version: 2, name: "keys", compatible_from: 2, sql: include_str!("keys.sql") },
 ];
 
 /// The place that a database has recorded.
