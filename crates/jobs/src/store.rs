@@ -17,6 +17,7 @@
 //! | `store/settle.rs` | results and failures |
 //! | `store/ending.rs` | ends of assignments as rows |
 //! | `store/extras.rs` | items that results add, by feeds or as workers ask |
+//! | `store/feeding.rs` | the feeds of children, and the runs of their applets |
 //! | `store/status.rs` | the progress of trees |
 //! | `store/jobs.rs`, `store/items.rs` | pages of jobs and items |
 //! | `store/admin.rs` | deletion, retry, sweeps, counts |
@@ -32,6 +33,7 @@ mod ending;
 mod error;
 mod extras;
 mod fanout;
+mod feeding;
 mod items;
 mod jobs;
 mod known_types;
@@ -47,6 +49,7 @@ use std::time::{Duration, Instant};
 use hostler_postgres::Database;
 use tokio::sync::Semaphore;
 
+use crate::applets::Applets;
 pub use admin::Counts;
 pub use call::IdempotencyKey;
 pub use error::StoreError;
@@ -94,13 +97,21 @@ pub struct Store {
     swept: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
     /// Permits for giving back the items of claims with an unknown end.
     undelivered: Arc<Semaphore>,
+    /// The applets of this process. `None`: it knows none.
+    applets: Option<Arc<dyn Applets>>,
 }
 
 impl Store {
     /// Makes a store. Connects to nothing yet.
     pub fn new(db: Database, settings: StoreSettings) -> Store {
         let undelivered = Arc::new(Semaphore::new(UNDELIVERED));
-        Store { db, settings, types: Arc::default(), swept: Arc::default(), undelivered }
+        Store { db, settings, types: Arc::default(), swept: Arc::default(), undelivered, applets: None }
+    }
+
+    /// Returns the store with the applets that feeds may name. Without, it knows none.
+    #[must_use]
+    pub fn with_applets(self, applets: Arc<dyn Applets>) -> Store {
+        Store { applets: Some(applets), ..self }
     }
 
     /// The settings.
