@@ -101,7 +101,7 @@ async fn the_items_of_an_applet_come_with_the_result_and_once() {
     let given = family(&store, 1, 0).await.remove(0);
     for _ in 0..2 {
         accepted(store.succeed(&given.assignment_id, raw(&json!({ "x": 1.50 }))).await.unwrap());
-        let settled = store.settle(in_batch(&[given.clone()], &json!(9)), Vec::new()).await.unwrap();
+        let settled = store.settle(in_batch(std::slice::from_ref(&given), &json!(9)), Vec::new()).await.unwrap();
         assert_eq!(settled[0].status, SettledStatus::Ok);
     }
     let expected = json!({ "result": { "x": 1.5 }, "payload": { "n": 0 }, "job": { "id": "r", "type": "a" },
