@@ -137,9 +137,10 @@ fn a_bad_applet_is_found_before_the_schema_is_touched() {
     let url = Postgres::shared().database();
     let name = url.rsplit('/').next().unwrap().to_owned();
     let env = || vec![("HOSTLER_JOBS__DATABASE", url.clone()), ("HOSTLER_JOBS__LISTEN", "127.0.0.1:0".to_owned())];
-    let missing = World::with("host.health_file = 'health.json'", env(), "[jobs.applets.gone]\nhandler = 'gone.wasm'");
+    let missing =
+        World::with("host.health_file = 'health.json'\n", env(), "[jobs.applets.gone]\nhandler = 'gone.wasm'");
     let large = format!("{}limits.memory = '4GiB'\nconcurrency = 64", applets(&["replies-items"]));
-    let large = World::with("host.health_file = 'health.json'", env(), &large);
+    let large = World::with("host.health_file = 'health.json'\n", env(), &large);
     for command in [&["jobs", "serve"][..], &["check"]] {
         let said = missing.output(command);
         assert!(said.code == 65 && said.stderr.contains("gone.wasm"), "{said:?}");
@@ -148,7 +149,7 @@ fn a_bad_applet_is_found_before_the_schema_is_touched() {
     }
     let schemas = Postgres::shared().psql(&name, "SELECT count(*) FROM pg_namespace WHERE nspname = 'hostler_jobs'");
     assert_eq!(schemas, "0");
-    let fine = World::with("host.health_file = 'health.json'", env(), &applets(&["replies-items"]));
+    let fine = World::with("host.health_file = 'health.json'\n", env(), &applets(&["replies-items"]));
     let said = fine.output(&["check"]);
     assert!(said.code == 0 && said.stdout.contains("applet    ok  replies-items: "), "{said:?}");
 }
