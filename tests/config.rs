@@ -136,7 +136,11 @@ fn every_key_reaches_its_field() {
     for row in config::reference().lines().skip(2) {
         let key = row.split('`').nth(1).unwrap();
         // The names below `allow.env` are the user's.
-        let path = key.replace("consumers.NAME.", "consumers.a.").replace(".NAME", "").replace('.', "/");
+        let path = key
+            .replace("consumers.NAME.", "consumers.a.")
+            .replace("applets.NAME.", "applets.a.")
+            .replace(".NAME", "")
+            .replace('.', "/");
         let path = format!("/{path}");
         assert!(
             written.iter().any(|written| written.pointer(&path).is_some()),

@@ -1,6 +1,7 @@
 //! `hostler jobs` on a real PostgreSQL.
 
 mod access;
+mod applets;
 mod callbacks;
 mod commands;
 mod consumers;

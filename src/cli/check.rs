@@ -57,8 +57,14 @@ pub(super) fn run(args: &Args) -> Result {
     let service = block_on(check_job_service(&loaded.config));
     #[cfg(not(feature = "jobs"))]
     let service = Ok(());
-    let failures: Vec<_> =
-        [grants, hardening, handlers, queues, jobs, retry, service].into_iter().filter_map(Result::err).collect();
+    #[cfg(feature = "jobs")]
+    let applets = block_on(check_applets(&loaded.config, &machine));
+    #[cfg(not(feature = "jobs"))]
+    let applets = Ok(());
+    let failures: Vec<_> = [grants, hardening, handlers, applets, queues, jobs, retry, service]
+        .into_iter()
+        .filter_map(Result::err)
+        .collect();
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
     let mut messages: Vec<&str> = Vec::new();
     for Failure { message, .. } in &failures {
@@ -222,6 +228,15 @@ async fn check_job_service(config: &Config) -> Result<()> {
     }
     host::check_jobs(config).await?;
     print(format!("jobs      ok  {}: the database answers", config.jobs.listen));
+    Ok(())
+}
+
+/// Checks that the applets of the job service can be loaded.
+#[cfg(feature = "jobs")]
+async fn check_applets(config: &Config, machine: &Machine) -> Result<()> {
+    for (applet, summary) in host::check_applets(config, machine).await? {
+        print(format!("applet    ok  {applet}{}", describe(&summary)));
+    }
     Ok(())
 }
 

@@ -180,7 +180,7 @@ pub fn plan(config: &Config, machine: &Machine, loaded: &[Option<&Loaded>]) -> e
 
 /// Returns the memory demand of a consumer. Until the handler is loaded, its code size and its `state-changed` hook do not
 /// count.
-fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
+pub(super) fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> Demand {
     Demand {
         consumer: consumer.name.clone(),
         slots: consumer.concurrency,

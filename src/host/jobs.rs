@@ -1,5 +1,6 @@
 //! The process of `hostler jobs serve`: assembles the job service out of the config, and ends it in order.
 
+mod applets;
 mod callbacks;
 mod database;
 
@@ -26,6 +27,7 @@ use super::resources::{self, Machine};
 use super::signals::{HangUp, Signals};
 use super::{PANICKED, internal, logged};
 use crate::exit::{Exit, Failure, Result};
+use applets::{Sandboxes, in_place_of_consumers};
 use callbacks::QueueSender;
 use hostler_config::{
     self as config, Config, Driver, Fanout as FanoutKind, JobService, JobTokens, Loaded, LogFormat, Rate,
@@ -43,6 +45,7 @@ use hostler_telemetry::metrics::{Exporters, Metrics, Named};
 use hostler_telemetry::{self as telemetry, Resource};
 use hostler_types::State;
 
+pub use applets::check_applets;
 use database::ping;
 pub use database::{migrate, open};
 
@@ -77,7 +80,8 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
     let store = open(&loaded.config)?;
     let fanout = fanout(&loaded.config.jobs)?;
     // Must run before any other thread starts, because new threads inherit the restrictions.
-    let hardening = Hardening::enforce(&without_consumers(&loaded.config), &Machine::measure());
+    let (of_applets, machine) = (in_place_of_consumers(&loaded.config)?, Machine::measure());
+    let hardening = Hardening::enforce(&of_applets, &machine);
     let log = loaded.config.telemetry.log.unwrap_or_else(|| LogFormat::usual(std::io::stderr().is_terminal()));
     let mut logs = telemetry::start(match log {
         LogFormat::Json => telemetry::Form::Json,
@@ -87,9 +91,11 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    if let Err(failure) = hardening {
-        return Ok(logged(&failure));
-    }
+    let started = hardening.and_then(|hardening| Ok((hardening, Sandboxes::start(of_applets, machine)?)));
+    let (hardening, sandboxes) = match started {
+        Ok(started) => started,
+        Err(failure) => return Ok(logged(&failure)),
+    };
     let exporters = match exporters(&loaded.config) {
         Ok(exporters) => exporters,
         Err(failure) => return Ok(logged(&failure)),
@@ -97,8 +103,13 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
     let threads = available_parallelism().map_or(2, |threads| threads.get().clamp(2, THREADS));
     let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().map_err(internal)?;
     let has_queue = names_queue(&loaded);
-    let host = JobsHost::new(loaded.config, has_queue, store, fanout, signals);
-    let result = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(host.run(exporters))));
+    let mut host = JobsHost::new(loaded.config, has_queue, store, fanout, signals);
+    let result = panic::catch_unwind(AssertUnwindSafe(|| {
+        runtime.block_on(host.run(exporters, sandboxes.as_ref().map(|sandboxes| (sandboxes, hardening))))
+    }));
+    if let Some(sandboxes) = sandboxes {
+        sandboxes.shut_down();
+    }
     runtime.shutdown_background();
     result.unwrap_or_else(|_| Err(internal(PANICKED)))
 }
@@ -125,11 +136,6 @@ fn exposure(listen: SocketAddr, tokens: &JobTokens) -> Option<String> {
             listen.port()
         )
     })
-}
-
-/// Returns the config without its consumers, whose files the service does not need. The queue stays, for callbacks to channels.
-fn without_consumers(config: &Config) -> Config {
-    Config { consumers: Vec::new(), ..config.clone() }
 }
 
 /// Returns true if the config names a queue. Without one, the default would be a new file that no consumer reads.
@@ -160,7 +166,7 @@ impl JobsHost {
         Self { config, has_queue, store, fanout, signals, board, transitions, link: LinkSlot::default() }
     }
 
-    async fn run(self, exporters: Exporters) -> Result {
+    async fn run(&mut self, exporters: Exporters, applets: Option<(&Sandboxes, Option<Hardening>)>) -> Result {
         let watched = Watched {
             name: NAME.to_owned(),
             healthcheck_timeout: HEALTHCHECK_TIMEOUT,
@@ -173,10 +179,11 @@ impl JobsHost {
         let transitions = Arc::clone(&self.transitions);
         let reporter = HealthReporter::start(path, vec![watched], Arc::clone(&self.link), transitions);
         let reporter = reporter.map_err(|error| internal(format!("cannot start the health thread: {error}")))?;
+        let drain = self.signals.drain.clone();
         let started = tokio::select! {
-            started = self.start() => started.map(Some),
+            started = self.start(applets) => started.map(Some),
             // No request has been taken yet. Therefore, no drain is needed.
-            () = self.signals.drain.cancelled() => Ok(None),
+            () = drain.cancelled() => Ok(None),
         };
         let result = match started {
             Ok(Some(listener)) => self.serve(listener, exporters).await,
@@ -191,9 +198,13 @@ impl JobsHost {
         result
     }
 
-    /// Takes the address, and brings the schema up to date.
-    async fn start(&self) -> Result<TcpListener> {
-        // The address comes first: a service that cannot listen leaves the schema alone.
+    /// Loads the applets, takes the address, and brings the schema up to date.
+    async fn start(&mut self, applets: Option<(&Sandboxes, Option<Hardening>)>) -> Result<TcpListener> {
+        // The schema comes last: a service that cannot run leaves it alone.
+        if let Some((sandboxes, hardening)) = applets {
+            let loaded = sandboxes.load(hardening).await?;
+            self.store = self.store.clone().with_applets(Arc::new(loaded));
+        }
         let listener = bind(self.config.jobs.listen).await?;
         migrate(&self.store).await?;
         Ok(listener)

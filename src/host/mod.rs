@@ -37,7 +37,7 @@ pub use grant_conflicts::{check_grants, check_grants_of_queue};
 pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
 #[cfg(feature = "jobs")]
-pub use jobs::{check_jobs, migrate as migrate_jobs, open as open_jobs, serve_jobs};
+pub use jobs::{check_applets, check_jobs, migrate as migrate_jobs, open as open_jobs, serve_jobs};
 #[cfg(feature = "retry")]
 pub use retry::{look_into_store, retry, scheduled};
 #[cfg(feature = "jobs")]

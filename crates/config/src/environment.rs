@@ -1,5 +1,6 @@
 //! Reads environment variables of the form `HOSTLER_…__…`, and determines the keys that they set.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use figment::value::{Dict, Map, Value};
@@ -141,10 +142,13 @@ fn sets_key(variable: &str) -> bool {
     key_part(variable).is_some_and(|rest| rest.contains(SEPARATOR))
 }
 
+/// Names that the user chose in the file, by the table that holds them.
+pub(super) type Named = BTreeMap<&'static str, Vec<String>>;
+
 impl Environment {
-    /// Reads the settings from the variables. `consumers`: names of the consumers in the file. A variable matches a
-    /// consumer's name in any case, and with `_` in place of `-`.
-    pub(super) fn read(variables: &Variables, consumers: &[String]) -> Self {
+    /// Reads the settings from the variables. `named`: names in the file, by the table that holds them. A variable matches a
+    /// name in any case, and with `_` in place of `-`.
+    pub(super) fn read(variables: &Variables, named: &Named) -> Self {
         let mut environment = Self::default();
         let mut ours: Vec<_> =
             variables.ours.iter().filter_map(|(name, raw)| Some((name, key_part(name)?, raw))).collect();
@@ -153,7 +157,7 @@ impl Environment {
             if !sets_key(name) {
                 continue;
             }
-            match resolve(rest, consumers) {
+            match resolve(rest, named) {
                 Ok((path, key)) => environment.set(name, path, key.kind.value_of_variable(raw)),
                 Err(unknown) => environment.problems.push(unknown.problem(name, rest)),
             }
@@ -196,7 +200,7 @@ impl Unknown {
             // In `HOSTLER_QUEU__DRIVER`, the name after the unknown one is valid below the suggested table. In
             // `HOSTLER_QUEUE__DRIVER__X`, the suggestion is a key, so no name can follow.
             let whole: Vec<_> = path.iter().chain(&self.after).cloned().collect();
-            Some(if resolve(&whole.join(SEPARATOR), &[]).is_ok() { whole } else { path })
+            Some(if resolve(&whole.join(SEPARATOR), &Named::new()).is_ok() { whole } else { path })
         };
         let cure = match flattened(rest).or_else(near) {
             Some(path) => format!("did you mean {}?", variable(&path)),
@@ -211,10 +215,10 @@ impl Unknown {
     }
 }
 
-fn resolve(rest: &str, consumers: &[String]) -> Result<(Vec<String>, &'static Key), Unknown> {
+fn resolve(rest: &str, named: &Named) -> Result<(Vec<String>, &'static Key), Unknown> {
     let (mut path, mut table, mut rest) = (Vec::new(), String::new(), Some(rest));
     while let Some(names) = rest {
-        let (name, after) = first_name(names, &table, consumers);
+        let (name, after) = first_name(names, &table, named);
         match keys::child(&table, &name) {
             Node::Key(key) if after.is_none() => {
                 path.push(name);
@@ -235,12 +239,12 @@ fn resolve(rest: &str, consumers: &[String]) -> Result<(Vec<String>, &'static Ke
 
 /// Splits the first name off `names`, which are separated by `__`. Returns this name as it is spelt in `table`, and the
 /// rest of `names`.
-fn first_name<'a>(names: &'a str, table: &str, consumers: &[String]) -> (String, Option<&'a str>) {
+fn first_name<'a>(names: &'a str, table: &str, named: &Named) -> (String, Option<&'a str>) {
     if matches!(keys::child(table, "*"), Node::Key(_)) {
         // Variables of the guest: case is significant, and `__` is part of the name.
         return (names.to_owned(), None);
     }
-    if table == "consumers" {
+    if let Some(known) = named.get(table) {
         let rest_after = |name: &String| {
             let (start, rest) = names.split_at_checked(name.len())?;
             if folded(start) != folded(name) {
@@ -249,7 +253,7 @@ fn first_name<'a>(names: &'a str, table: &str, consumers: &[String]) -> (String,
             if rest.is_empty() { Some(None) } else { rest.strip_prefix(SEPARATOR).map(Some) }
         };
         let longest =
-            consumers.iter().filter_map(|name| Some((name, rest_after(name)?))).max_by_key(|(name, _)| name.len());
+            known.iter().filter_map(|name| Some((name, rest_after(name)?))).max_by_key(|(name, _)| name.len());
         if let Some((name, rest)) = longest {
             return (name.clone(), rest);
         }
@@ -265,10 +269,12 @@ mod tests {
     use std::os::unix::ffi::OsStringExt as _;
 
     use super::*;
+    use crate::keys::NAMED;
 
     fn read(variables: &[(&str, &str)], consumers: &[&str]) -> Environment {
-        let consumers: Vec<_> = consumers.iter().map(|name| name.to_string()).collect();
-        Environment::read(&Variables::of(variables.iter().copied()), &consumers)
+        let names: Vec<_> = consumers.iter().map(|name| name.to_string()).collect();
+        let named = NAMED.map(|table| (table, names.clone())).into();
+        Environment::read(&Variables::of(variables.iter().copied()), &named)
     }
 
     fn key_of(variable: &str, consumers: &[&str]) -> String {
@@ -287,6 +293,8 @@ mod tests {
             ("HOSTLER_CONSUMERS__ORDER-MAILS__LEASE", "consumers.order-mails.lease"),
             ("HOSTLER_CONSUMERS__ORDERBILLS__LEASE", "consumers.OrderBills.lease"),
             ("HOSTLER_CONSUMERS__A__LEASE", "consumers.a.lease"),
+            ("HOSTLER_JOBS__APPLETS__ORDER_MAILS__HANDLER", "jobs.applets.order-mails.handler"),
+            ("HOSTLER_JOBS__APPLETS__A__LIMITS__MEMORY", "jobs.applets.a.limits.memory"),
             ("HOSTLER_CONSUMERS__A__B__LEASE", "consumers.a__b.lease"),
             ("hostler_consumers__New__lease", "consumers.new.lease"),
             ("HOSTLER_CONSUMERS__A__ALLOW__ENV__Some__Path", "consumers.a.allow.env.Some__Path"),
@@ -362,7 +370,7 @@ mod tests {
         ];
         let variables = Variables::of(variables.into_iter());
         assert_eq!(variables.file(), Some(odd(b"f\xff.toml").as_os_str()), "a path need not be UTF-8");
-        let environment = Environment::read(&variables, &[]);
+        let environment = Environment::read(&variables, &Named::new());
         let warnings = variables.warnings();
         let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
         assert_eq!(warning, r#"variable "hostler_queue\xFF__driver" is ignored: its name is not UTF-8 text"#);

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::applets::Applet;
 use super::choice::Fanout;
 use super::grants::{AmqpUrl, PostgresUrl, Token, Url};
 use super::postgres::root_certificate;
@@ -35,6 +36,8 @@ pub struct JobService {
     pub callback_secret: Option<Token>,
     /// Maximum number of requests of one token. `None`: unlimited.
     pub rate_limit: Option<Rate>,
+    /// Applets that feeds may name, sorted by name.
+    pub applets: Vec<Applet>,
     /// Address of the service for its users, without a slash at the end.
     pub url: String,
     /// Token that users of the service show. `None`: they show none.
@@ -86,6 +89,7 @@ impl JobService {
             },
             callback_secret: at.maybe("jobs.callback_secret")?,
             rate_limit: at.maybe("jobs.rate_limit")?,
+            applets: settings.applets.keys().map(|name| Applet::read(name, settings)).collect::<Result<_, _>>()?,
             url: url.map_or_else(|| url_of(listen), |url| url.0.trim_end_matches('/').to_owned()),
             token: at.maybe("jobs.token")?,
         })

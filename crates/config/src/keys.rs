@@ -44,6 +44,15 @@ pub(super) enum DefaultValue {
 /// Default path of the health file.
 pub(super) const HEALTH_FILE_DEFAULT: &str = "/tmp/hostler/health.json";
 
+/// Tables whose tables the user names. Their names have the syntax [`CONSUMER_NAME`].
+pub(super) const NAMED: [&str; 2] = [CONSUMERS, APPLETS];
+
+/// Table of the consumers.
+pub(super) const CONSUMERS: &str = "consumers";
+
+/// Table of the applets.
+pub(super) const APPLETS: &str = "jobs.applets";
+
 /// Syntax of consumer names, which also occur in variables, logs and metrics.
 pub(super) const CONSUMER_NAME: Kind = Kind::Word { also: "_-", min: 1, max: 71 };
 

@@ -6,6 +6,7 @@
 //! typed result. An empty string unsets an optional key, so a variable can remove a value that the file sets.
 
 mod amqp;
+mod applets;
 mod choice;
 mod consumer;
 mod cross;
@@ -29,6 +30,7 @@ mod units;
 mod valid;
 
 pub use amqp::amqp_fault;
+pub use applets::Applet;
 pub use choice::{
     DirMode, Driver, Expired, Fanout, HardeningMode, LogFormat, OnProcessingTimeout, Provision, Reply, RetryBackoff,
     TaskProtection,

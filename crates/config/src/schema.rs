@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{CONSUMER_NAME, DefaultValue, Key, Node, child, joined, keys, names};
+use super::keys::{CONSUMER_NAME, DefaultValue, Key, NAMED, Node, child, joined, keys, names};
 use super::kind::Kind;
 use super::units::{DURATION_UNITS, SIZE_UNITS};
 
@@ -48,7 +48,7 @@ fn table(pattern: &str) -> Value {
 /// Returns the schema of a table whose names the user chooses.
 fn named(pattern: &str) -> Value {
     let names = match pattern {
-        "consumers" => pattern_of(CONSUMER_NAME),
+        table if NAMED.contains(&table) => pattern_of(CONSUMER_NAME),
         _ => Some("^[^=]+$".to_owned()),
     };
     let below = match child(pattern, "*") {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use figment::value::{Dict, Value};
 
 use super::error::{ConfigError, Place, Problem};
-use super::keys::{self, CONSUMER_NAME, DefaultValue, Key, Node};
+use super::keys::{self, APPLETS, CONSUMER_NAME, CONSUMERS, DefaultValue, Key, Node};
 use super::kind::Kind;
 use super::read::Read;
 use super::source::Source;
@@ -24,6 +24,8 @@ pub(super) struct Settings {
     emptied: BTreeSet<Path>,
     /// Consumers by name, each with the place of its table.
     pub(super) consumers: BTreeMap<String, Place>,
+    /// Applets by name, each with the place of its table.
+    pub(super) applets: BTreeMap<String, Place>,
 }
 
 impl Settings {
@@ -32,8 +34,12 @@ impl Settings {
         let root = source.root();
         let mut check = Check { source, problems, settings: Self::default() };
         check.table("", &[], &root);
-        if let Some(consumers) = root.get("consumers").and_then(Value::as_dict) {
-            check.names(consumers);
+        let below = |dict: &Dict, name: &str| dict.get(name).and_then(Value::as_dict).cloned();
+        if let Some(consumers) = below(&root, "consumers") {
+            check.settings.consumers = check.names("consumer", &[CONSUMERS], &consumers);
+        }
+        if let Some(applets) = below(&root, "jobs").and_then(|jobs| below(&jobs, "applets")) {
+            check.settings.applets = check.names("applet", &["jobs", "applets"], &applets);
         }
         check.fill();
         check.settings
@@ -42,6 +48,11 @@ impl Settings {
     /// Returns the settings of the root table.
     pub(super) fn root(&self) -> Section<'_> {
         Section { settings: self, path: Vec::new() }
+    }
+
+    /// Returns the settings of an applet.
+    pub(super) fn applet(&self, name: &str) -> Section<'_> {
+        Section { settings: self, path: vec!["jobs".to_owned(), "applets".to_owned(), name.to_owned()] }
     }
 
     /// Returns the settings of a consumer.
@@ -216,23 +227,26 @@ impl Check<'_> {
         self.problems.push(Problem { key, place, fault, cure, about: None });
     }
 
-    /// Collects the names of the consumers. Reports invalid names. Also reports two names that variables cannot tell
-    /// apart, for example `my-mails` and `MY_MAILS`.
-    fn names(&mut self, consumers: &Dict) {
-        let mut taken: BTreeMap<String, &str> = BTreeMap::new();
-        for (name, table) in consumers.iter().filter(|(_, table)| table.as_dict().is_some()) {
-            let path = ["consumers".to_owned(), name.clone()];
+    /// Returns the names in a table, each with its place. `what`: a word for the named things. Reports invalid names. Also
+    /// reports two names that variables cannot tell apart, for example `my-mails` and `MY_MAILS`.
+    fn names(&mut self, what: &str, above: &[&str], named: &Dict) -> BTreeMap<String, Place> {
+        let (mut taken, mut places): (BTreeMap<String, &str>, _) = (BTreeMap::new(), BTreeMap::new());
+        for (name, table) in named.iter().filter(|(_, table)| table.as_dict().is_some()) {
+            let path_of = |name: &str| above.iter().copied().chain([name]).map(str::to_owned).collect::<Path>();
+            let path = path_of(name);
             if CONSUMER_NAME.check(&Value::from(name.as_str())).is_err() {
-                let cure = format!("name the consumer with {}", CONSUMER_NAME.accepts());
-                self.fault(&path, table, &format!("{name:?} is not a name for a consumer"), cure);
+                let cure = format!("name the {what} with {}", CONSUMER_NAME.accepts());
+                let article = if what.starts_with('a') { "an" } else { "a" };
+                self.fault(&path, table, &format!("{name:?} is not a name for {article} {what}"), cure);
             } else if let Some(other) = taken.insert(folded(name), name) {
-                let other = dotted(&["consumers".to_owned(), other.to_owned()]);
+                let other = dotted(&path_of(other));
                 let fault =
                     format!("differs from {other} only in case or `-` and `_`, which variables cannot tell apart");
                 self.fault(&path, table, &fault, "rename one of the two".to_owned());
             }
-            self.settings.consumers.insert(name.clone(), self.source.table(&dotted(&path), table));
+            places.insert(name.clone(), self.source.table(&dotted(&path), table));
         }
+        places
     }
 
     /// Adds the defaults of unset keys. Adds a fault for each unset required key.
@@ -246,7 +260,9 @@ impl Check<'_> {
                 self.preset(key, parts, Place::Default);
                 continue;
             }
-            for (name, place) in self.settings.consumers.clone() {
+            let is_of_applets = key.path.split_once(".*").is_some_and(|(table, _)| table == APPLETS);
+            let named = if is_of_applets { &self.settings.applets } else { &self.settings.consumers };
+            for (name, place) in named.clone() {
                 let path = parts.iter().map(|part| if part == "*" { &name } else { part }.clone()).collect();
                 self.preset(key, path, place);
             }
@@ -264,9 +280,9 @@ impl Check<'_> {
             }
             DefaultValue::RequiredUnless(others) if others.iter().any(|other| self.has_beside(&path, other)) => {}
             DefaultValue::Required | DefaultValue::RequiredUnless(_) => {
-                let fault = match (&home, path.get(1).and_then(|name| self.alike(name))) {
-                    (Place::Variable(_), Some(other)) => {
-                        format!("is missing, as there is no such consumer; did you mean `{other}`?")
+                let fault = match (&home, self.misspelt(&path)) {
+                    (Place::Variable(_), Some((what, other))) => {
+                        format!("is missing, as there is no such {what}; did you mean `{other}`?")
                     }
                     _ => "is missing".to_owned(),
                 };
@@ -283,8 +299,13 @@ impl Check<'_> {
         self.settings.set.contains(&other)
     }
 
-    /// Returns the name of another consumer if `name` may be a misspelling of it.
-    fn alike(&self, name: &str) -> Option<&str> {
-        alike(name, self.settings.consumers.keys().map(String::as_str).filter(|other| *other != name))
+    /// Returns another consumer or applet, with a word for it, if the name in the path of a key may be a misspelling of it.
+    fn misspelt(&self, path: &[String]) -> Option<(&'static str, &str)> {
+        let (what, name, named) = match path {
+            [table, name, ..] if table == CONSUMERS => ("consumer", name, &self.settings.consumers),
+            [_, table, name, ..] if table == "applets" => ("applet", name, &self.settings.applets),
+            _ => return None,
+        };
+        Some((what, alike(name, named.keys().map(String::as_str).filter(|other| other != name))?))
     }
 }

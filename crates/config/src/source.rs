@@ -15,6 +15,7 @@ use toml_edit::{ImDocument, TableLike};
 
 use super::environment::{Environment, Variables};
 use super::error::{ConfigError, Place, Problem};
+use super::keys::NAMED;
 use super::suggest::dotted;
 
 /// Configuration file that belongs to a machine or a container image, and not to a project. A relative path of a data
@@ -49,8 +50,9 @@ impl Source {
             Some((path, text)) => (Figment::from(Toml::string(text)), lines(path, text)?),
             None => (Figment::new(), BTreeMap::new()),
         };
-        let consumers = figment.find_value("consumers").ok().and_then(Value::into_dict).unwrap_or_default();
-        let Environment { settings, problems } = Environment::read(env, &consumers.into_keys().collect::<Vec<_>>());
+        let names = |table: &str| figment.find_value(table).ok().and_then(Value::into_dict).unwrap_or_default();
+        let named = NAMED.map(|table| (table, names(table).into_keys().collect())).into();
+        let Environment { settings, problems } = Environment::read(env, &named);
         let figment = settings.into_iter().fold(figment, |figment, setting| figment.merge(setting));
         Ok(Self { file: found.map(|(path, _)| path), problems, figment, lines })
     }

@@ -46,8 +46,8 @@ pub(super) fn flattened(words: &str) -> Option<Vec<String>> {
         let Some((before, after)) = path.split_once(".*.") else {
             return (path.replace('.', "_") == words).then(|| named(path, ""));
         };
-        let after = after.replace('.', "_");
-        let name = words.strip_prefix(before)?.strip_prefix('_')?.strip_suffix(&after)?.strip_suffix('_')?;
+        let (before, after) = (before.replace('.', "_"), after.replace('.', "_"));
+        let name = words.strip_prefix(&before)?.strip_prefix('_')?.strip_suffix(&after)?.strip_suffix('_')?;
         (!name.is_empty()).then(|| named(path, name))
     };
     // The longest key gives the shortest consumer name: `a_retry_delay` is `retry.delay` of consumer `a`.

@@ -7,6 +7,7 @@
 //! | `limits.rs` | the limits of requests, checked without I/O |
 //! | `ids.rs` | the ids of items and assignments, as text and as numbers |
 //! | `feed.rs` | the templates that make a child's payload of a result |
+//! | `applets.rs` | guests that make the items of a child of a result: their calls and replies |
 //! | `backoff.rs` | the delay after a failure |
 //! | `schema.rs`, `schema/` | the migrations: tables, and a function for each transaction |
 //! | `store.rs`, `store/` | the calls of these functions |
@@ -19,6 +20,7 @@
 //! | `server.rs`, `server/` | the listener, and all parts together |
 
 pub mod api;
+pub mod applets;
 pub mod backoff;
 pub mod callbacks;
 pub mod fanout;

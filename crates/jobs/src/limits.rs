@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::feed::{MAX_PARTS, Template};
 use crate::ids::ItemRef;
 use crate::json::RawJson;
-use crate::types::{AddedItem, AddedTo, Callback, NewItem, NewJob, Progress};
+use crate::types::{AddedItem, AddedTo, Callback, Feed, NewItem, NewJob, Progress};
 
 /// The most jobs of a tree.
 pub const MAX_JOBS: usize = 1_000;
@@ -79,22 +79,8 @@ impl<'t> Walk<'t> {
         if let Some(given) = &job.callback {
             callback(&format!("{at}callback"), given, parent.is_none())?;
         }
-        if let Some(feed) = &job.feed {
-            let field = format!("{at}feed");
-            if parent.is_none() {
-                return Err(Fault::new(field, "a root has no parent whose results could feed it"));
-            }
-            if job.sealed {
-                let detail = "a job with a feed is sealed when its parent is complete; leave out sealed";
-                return Err(Fault::new(format!("{at}sealed"), detail));
-            }
-            json(&format!("{field}.payload"), &feed.payload)?;
-            if Template::parse(feed.payload.text()).parts() > MAX_PARTS {
-                return Err(Fault::new(
-                    format!("{field}.payload"),
-                    format!("a template has {MAX_PARTS} parts at most"),
-                ));
-            }
+        if let Some(given) = &job.feed {
+            feed(given, job.sealed, at, parent.is_none())?;
         }
         if job.id.as_deref().is_some_and(|id| !self.ids.insert(id)) {
             return Err(Fault::new(format!("{at}id"), "another job of this tree has the same id"));
@@ -172,7 +158,7 @@ pub fn more(at: &str, added: &[AddedTo], seals: &[String]) -> Result<usize, Faul
     for (number, to) in added.iter().enumerate() {
         key(&format!("{at}add_items[{number}].target"), &to.target)?;
         for (place, item) in to.items.iter().enumerate() {
-            check_added(item).map_err(|fault| Fault {
+            added_item(item).map_err(|fault| Fault {
                 field: format!("{at}add_items[{number}].items[{place}].{}", fault.field),
                 ..fault
             })?;
@@ -184,8 +170,13 @@ pub fn more(at: &str, added: &[AddedTo], seals: &[String]) -> Result<usize, Faul
     Ok(count)
 }
 
-fn check_added(item: &AddedItem) -> Result<(), Fault> {
+/// Checks an item that a result adds.
+///
+/// # Errors
+/// [`Fault`] if it breaks a limit.
+pub fn added_item(item: &AddedItem) -> Result<(), Fault> {
     json("payload", &item.payload)?;
+    object("metadata", &item.metadata)?;
     optional_key("dedupe_key", item.dedupe_key.as_deref())?;
     optional_key("serialize_key", item.serialize_key.as_deref())
 }
@@ -237,6 +228,28 @@ fn text(field: &str, text: &str) -> Result<(), Fault> {
 
 fn object(field: &str, value: &RawJson) -> Result<(), Fault> {
     if value.is_object() { json(field, value) } else { Err(Fault::new(field, "has to be an object")) }
+}
+
+fn feed(feed: &Feed, is_sealed: bool, at: &str, is_root: bool) -> Result<(), Fault> {
+    let field = format!("{at}feed");
+    if is_root {
+        return Err(Fault::new(field, "a root has no parent whose results could feed it"));
+    }
+    if is_sealed {
+        let detail = "a job with a feed is sealed when its parent is complete; leave out sealed";
+        return Err(Fault::new(format!("{at}sealed"), detail));
+    }
+    match feed {
+        Feed::Applet(name) => key(&format!("{field}.applet"), name),
+        Feed::Payload(payload) => {
+            let field = format!("{field}.payload");
+            json(&field, payload)?;
+            if Template::parse(payload.text()).parts() > MAX_PARTS {
+                return Err(Fault::new(field, format!("a template has {MAX_PARTS} parts at most")));
+            }
+            Ok(())
+        }
+    }
 }
 
 fn callback(field: &str, callback: &Callback, is_root: bool) -> Result<(), Fault> {
@@ -362,6 +375,11 @@ mod tests {
             (json!({"type": "a", "dedupe_key": "a\0"}), "dedupe_key"),
             (json!({"type": "a", "metadata": []}), "metadata"),
             (json!({"type": "a", "feed": {"payload": "$"}}), "feed"),
+            (json!({"type": "a", "children": [{"type": "b", "feed": {"applet": ""}}]}), "children[0].feed.applet"),
+            (
+                json!({"type": "a", "children": [{"type": "b", "sealed": true, "feed": {"applet": "x"}}]}),
+                "children[0].sealed",
+            ),
             (json!({"type": "a", "callback": {"url": "ftp://x"}}), "callback.url"),
             (
                 json!({"type": "a", "children": [{"type": "b", "callback": {"url": "http://x"}}]}),

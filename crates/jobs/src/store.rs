@@ -18,6 +18,7 @@
 //! | `store/joined.rs` | ends of single assignments that go together |
 //! | `store/ending.rs` | ends of assignments as rows |
 //! | `store/extras.rs` | items that results add, by feeds or as workers ask |
+//! | `store/feeding.rs` | the feeds of children, and the runs of their applets |
 //! | `store/status.rs` | the progress of trees |
 //! | `store/jobs.rs`, `store/items.rs` | pages of jobs and items |
 //! | `store/admin.rs` | deletion, retry, sweeps, counts |
@@ -33,6 +34,7 @@ mod ending;
 mod error;
 mod extras;
 mod fanout;
+mod feeding;
 mod items;
 mod jobs;
 mod joined;
@@ -49,6 +51,7 @@ use std::time::{Duration, Instant};
 use hostler_postgres::Database;
 use tokio::sync::Semaphore;
 
+use crate::applets::Applets;
 pub use admin::Counts;
 pub use call::IdempotencyKey;
 pub use error::StoreError;
@@ -101,6 +104,8 @@ pub struct Store {
     joined: Arc<Joined>,
     /// Set if serialize keys are granted by other databases.
     pub(crate) is_one_of_several: bool,
+    /// The applets of this process. `None`: it knows none.
+    applets: Option<Arc<dyn Applets>>,
 }
 
 impl Store {
@@ -108,7 +113,13 @@ impl Store {
     pub fn new(db: Database, settings: StoreSettings) -> Store {
         let undelivered = Arc::new(Semaphore::new(UNDELIVERED));
         let (types, swept, joined) = (Arc::default(), Arc::default(), Arc::default());
-        Store { db, settings, types, swept, undelivered, joined, is_one_of_several: false }
+        Store { db, settings, types, swept, undelivered, joined, is_one_of_several: false, applets: None }
+    }
+
+    /// Returns the store with the applets that feeds may name. Without, it knows none.
+    #[must_use]
+    pub fn with_applets(self, applets: Arc<dyn Applets>) -> Store {
+        Store { applets: Some(applets), ..self }
     }
 
     /// The settings.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::json::RawJson;
@@ -17,7 +17,7 @@ pub use settling::{
 
 use object::objects_only;
 
-objects_only!(NewJob, NewItem, Receiver, Feed, AddItems, Progress, Claim, Heartbeat, Release);
+objects_only!(NewJob, NewItem, Receiver, FeedForm, AddItems, Progress, Claim, Heartbeat, Release);
 
 /// A job to be created, with its items and its children: the body of `POST /job`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -47,7 +47,7 @@ pub struct NewJob {
     /// The receiver of the status once the tree is complete. Only a root has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<Callback>,
-    /// Makes an item of this job out of each result of the parent's items.
+    /// Makes items of this job out of each result of the parent's items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed: Option<Feed>,
     /// The first items, 10,000 at most in a request.
@@ -125,12 +125,40 @@ impl TryFrom<Receiver> for Callback {
     }
 }
 
-/// A rule that makes an item out of each result of the parent's items.
+/// A rule that makes items out of each result of the parent's items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase", try_from = "FeedForm")]
+pub enum Feed {
+    /// The payload of one item, in which `"$"`, `"$.a.b"` and `"$payload.x"` stand for parts of the result and of the payload.
+    Payload(RawJson),
+    /// The name of an applet of the service, a handler that replies with the array of items.
+    Applet(String),
+}
+
+/// A feed as it is read. An enum would be refused without its place.
+#[derive(Serialize, Deserialize)]
 #[serde(remote = "Self", deny_unknown_fields, expecting = "an object")]
-pub struct Feed {
-    /// The payload, in which `"$"`, `"$.a.b"` and `"$payload.x"` stand for parts of the result and of the payload.
-    pub payload: RawJson,
+struct FeedForm {
+    #[serde(default, deserialize_with = "given")]
+    payload: Option<RawJson>,
+    applet: Option<String>,
+}
+
+/// Reads a value that is there, so that `null` is a value.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RawJson>, D::Error> {
+    RawJson::deserialize(deserializer).map(Some)
+}
+
+impl TryFrom<FeedForm> for Feed {
+    type Error = &'static str;
+
+    fn try_from(form: FeedForm) -> Result<Feed, &'static str> {
+        match (form.payload, form.applet) {
+            (Some(payload), None) => Ok(Feed::Payload(payload)),
+            (None, Some(applet)) => Ok(Feed::Applet(applet)),
+            _ => Err("must have either payload or applet"),
+        }
+    }
 }
 
 /// The ids of a tree that was created.

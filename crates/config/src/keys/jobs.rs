@@ -86,6 +86,43 @@ pub(super) const KEYS: &[Key] = &[
         "Highest number of requests of one token per period, in this process. More are answered with 429.",
     ),
     key(
+        "jobs.applets.*.handler",
+        Kind::Handler,
+        DefaultValue::Required,
+        "The WASM handler of an applet, which makes the items of jobs with `\"feed\": {\"applet\": \"NAME\"}` out of results. It is \
+         granted nothing. A relative path counts from the current directory.",
+    ),
+    key(
+        "jobs.applets.*.sha256",
+        Kind::Sha256,
+        DefaultValue::Unset,
+        "The SHA-256 of the handler's bytes; others are refused.",
+    ),
+    key(
+        "jobs.applets.*.concurrency",
+        Kind::Integer { min: 1, max: 64 },
+        DefaultValue::Value("4"),
+        "Results that the applet processes at a time, in this process.",
+    ),
+    key(
+        "jobs.applets.*.processing_timeout",
+        lasting(SECOND, Duration::from_secs(8)),
+        DefaultValue::Value("5s"),
+        "Longest run time for one result; then the applet is stopped, and the attempt has failed.",
+    ),
+    key(
+        "jobs.applets.*.limits.memory",
+        Kind::Size { min: 1 << 20, max: 4 << 30 },
+        DefaultValue::Derived("`128MiB`, or less if the container's memory is small"),
+        "Linear memory of one sandbox.",
+    ),
+    key(
+        "jobs.applets.*.limits.output",
+        Kind::Size { min: 0, max: 16 << 20 },
+        DefaultValue::Value("1MiB"),
+        "Stdout and stderr kept per result. The standard output of a command is its reply.",
+    ),
+    key(
         "jobs.url",
         Kind::Url { example: "http://jobs.example.com:8081" },
         DefaultValue::Derived("`jobs.listen`, by `http://`"),

@@ -25,7 +25,7 @@ const REFUSALS: [(u16, &str); 13] = [
     (500, "The service has a fault."),
     (
         503,
-        "The database does not answer, or the service stops. The request may be repeated, except where `detail` says that it may have been carried out.",
+        "The database does not answer, the service stops, or an applet cannot run here. The request may be repeated, except where `detail` says that it may have been carried out.",
     ),
 ];
 
@@ -174,6 +174,7 @@ fn limit_schemas(schemas: &mut Map<String, Value>) {
         ("AddedTo", "items", added()),
         ("AddedItem", "dedupe_key", id()),
         ("AddedItem", "serialize_key", id()),
+        ("AddedItem", "metadata", metadata()),
         ("Progress", "fraction", json!({ "minimum": 0, "maximum": 1 })),
         ("Progress", "text", key()),
     ];

@@ -37,6 +37,10 @@ fn answer(error: StoreError, name: impl FnOnce(String) -> String) -> Problem {
         }
         StoreError::Invalid { field, detail } => Problem::invalid(name(field), detail),
         StoreError::Gone => gone(),
+        error @ StoreError::Applet { .. } => {
+            tracing::warn!(%error, "results are refused with 503");
+            unavailable(error.to_string())
+        }
         StoreError::Database(error) => database(&error),
         StoreError::Migrate(error) => {
             tracing::error!(%error, "the schema of the job service is not up to date");

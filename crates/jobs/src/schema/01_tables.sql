@@ -23,6 +23,7 @@ CREATE TABLE hostler_jobs.job (
     dedupe_key text COLLATE "C",
     metadata json,
     callback json,
+    -- The feed as in the request: a payload's template, or the name of an applet.
     feed json,
     -- Items, as far as `delta` has been folded in.
     added bigint NOT NULL DEFAULT 0,

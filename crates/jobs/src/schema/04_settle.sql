@@ -144,14 +144,15 @@ END $$;
 -- `settle`. `p_add_ns` and `p_seal_ns` hold positions of results; a target is the id of a job of the item's tree, or the type of
 -- one child of the item's job. All items of these results are added before jobs are sealed. A result with a target that is
 -- unknown, that is sealed and gets items, or that is to be sealed, open and has a feed, becomes a failure that says so, and nothing
--- of it is added.
+-- of it is added. Items with `p_add_fed` are of an applet: the target is the id of the child. They are added to a sealed child as
+-- well, as it is not complete yet, and a child that was deleted gets none.
 -- Locks: rows of jobs in order, against sealing and deletion (KEY SHARE) or against adders (UPDATE); rows of `assignment` in the
 -- order given; the rows of the serialize keys of items that are added or end, in order; those of `add_rows` and `settle`.
 CREATE FUNCTION hostler_jobs.settle_more(
     p_days int[], p_seqs bigint[], p_tokens bigint[], p_kinds text[], p_bodies text[], p_delays float8[], p_jitters float8[],
     p_ceilings float8[], p_feed_items int[], p_feed_jobs bigint[], p_feed_payloads text[],
-    p_add_ns int[], p_add_targets text[], p_payloads text[], p_dedupes text[], p_keys text[], p_priorities smallint[],
-    p_seal_ns int[], p_seal_targets text[])
+    p_add_ns int[], p_add_targets text[], p_add_fed boolean[], p_payloads text[], p_dedupes text[], p_keys text[],
+    p_priorities smallint[], p_metas text[], p_seal_ns int[], p_seal_targets text[])
 RETURNS TABLE (n int, status smallint, retry_at text, job bigint)
 LANGUAGE plpgsql SET search_path = hostler_jobs, pg_temp
 SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
@@ -160,6 +161,7 @@ DECLARE
     t record;
     ns int[];
     names text[];
+    feds boolean[];
     nums bigint[];
     faults text[];
     errors text[];
@@ -170,13 +172,16 @@ DECLARE
 BEGIN
     -- The targets of all results. One that is given by id is preferred to a child of that type.
     WITH wanted AS (
-        SELECT DISTINCT u.n, u.target FROM (
-            SELECT * FROM unnest(p_add_ns, p_add_targets) UNION ALL SELECT * FROM unnest(p_seal_ns, p_seal_targets)) u (n, target)
+        SELECT DISTINCT u.n, u.target, u.fed FROM (
+            SELECT * FROM unnest(p_add_ns, p_add_targets, p_add_fed)
+            UNION ALL SELECT s.n, s.target, false FROM unnest(p_seal_ns, p_seal_targets) s (n, target)) u (n, target, fed)
     )
-    SELECT array_agg(w.n), array_agg(w.target), array_agg(coalesce(i.num, c.num)), array_agg(CASE
+    SELECT array_agg(w.n), array_agg(w.target), array_agg(w.fed),
+        array_agg(CASE WHEN w.fed THEN i.num ELSE coalesce(i.num, c.num) END), array_agg(CASE
+        WHEN w.fed THEN NULL
         WHEN i.num IS NULL AND c.children = 0 THEN 'names no job of the tree and no type of a child'
         WHEN i.num IS NULL AND c.children > 1 THEN 'is the type of several children: name one by its id' END)
-    INTO ns, names, nums, faults
+    INTO ns, names, feds, nums, faults
     FROM wanted w
     JOIN assignment a ON a.seq = p_seqs[w.n] AND a.token = p_tokens[w.n] AND a.day = p_days[w.n]
     JOIN job own ON own.num = a.job
@@ -186,7 +191,8 @@ BEGIN
     FOR t IN
         SELECT u.num, bool_or(EXISTS (SELECT FROM unnest(p_seal_ns, p_seal_targets) s (n, target)
             WHERE s.n = u.n AND s.target = u.name)) AS seal
-        FROM unnest(ns, names, nums, faults) u (n, name, num, fault) WHERE u.fault IS NULL GROUP BY u.num ORDER BY u.num
+        FROM unnest(ns, names, nums, faults) u (n, name, num, fault)
+        WHERE u.fault IS NULL AND u.num IS NOT NULL GROUP BY u.num ORDER BY u.num
     LOOP
         IF t.seal THEN
             PERFORM FROM job j WHERE j.num = t.num FOR UPDATE;
@@ -200,14 +206,15 @@ BEGIN
         JOIN assignment a ON a.seq = g.seq AND a.token = g.token AND a.day = g.day
         WHERE EXISTS (SELECT FROM job j WHERE j.num = a.job) ORDER BY g.n FOR UPDATE OF a) l;
     SELECT array_agg(CASE
+        WHEN u.fed THEN NULL
         WHEN u.fault IS NOT NULL THEN u.fault
         WHEN j.num IS NULL THEN 'was deleted'
-        WHEN j.sealed AND EXISTS (SELECT FROM unnest(p_add_ns, p_add_targets) x (n, target)
-            WHERE x.n = u.n AND x.target = u.name) THEN 'is sealed, and takes no items'
+        WHEN j.sealed AND EXISTS (SELECT FROM unnest(p_add_ns, p_add_targets, p_add_fed) x (n, target, fed)
+            WHERE x.n = u.n AND x.target = u.name AND NOT x.fed) THEN 'is sealed, and takes no items'
         WHEN j.feed IS NOT NULL AND NOT j.sealed AND EXISTS (SELECT FROM unnest(p_seal_ns, p_seal_targets) x (n, target)
             WHERE x.n = u.n AND x.target = u.name) THEN 'has a feed, and is sealed when its parent is complete' END ORDER BY u.o)
     INTO errors
-    FROM unnest(ns, names, nums, faults) WITH ORDINALITY u (n, name, num, fault, o) LEFT JOIN job j ON j.num = u.num;
+    FROM unnest(ns, names, feds, nums, faults) WITH ORDINALITY u (n, name, fed, num, fault, o) LEFT JOIN job j ON j.num = u.num;
     FOR t IN SELECT u.n, u.name, u.error FROM unnest(ns, names, errors) u (n, name, error) WHERE u.error IS NOT NULL
         ORDER BY u.n, u.name DESC
     LOOP
@@ -228,10 +235,10 @@ BEGIN
         SELECT j.day, array_agg(r.num ORDER BY a.o) AS jobs, array_agg(j.type ORDER BY a.o) AS types,
             array_agg(a.payload ORDER BY a.o) AS payloads, array_agg(a.dedupe ORDER BY a.o) AS dedupes,
             array_agg(a.key ORDER BY a.o) AS keys, array_agg(a.priority ORDER BY a.o) AS priorities,
-            array_agg('{}'::text) AS metas, count(a.dedupe) > 0 AS has_dedupes, count(a.key) > 0 AS has_keys
-        FROM unnest(p_add_ns, p_add_targets, p_payloads, p_dedupes, p_keys, p_priorities)
-            WITH ORDINALITY a (n, target, payload, dedupe, key, priority, o)
-        JOIN unnest(ns, names, nums) r (n, name, num) ON r.n = a.n AND r.name = a.target
+            array_agg(a.meta ORDER BY a.o) AS metas, count(a.dedupe) > 0 AS has_dedupes, count(a.key) > 0 AS has_keys
+        FROM unnest(p_add_ns, p_add_targets, p_add_fed, p_payloads, p_dedupes, p_keys, p_priorities, p_metas)
+            WITH ORDINALITY a (n, target, fed, payload, dedupe, key, priority, meta, o)
+        JOIN unnest(ns, names, feds, nums) r (n, name, fed, num) ON r.n = a.n AND r.name = a.target AND r.fed = a.fed
         JOIN job j ON j.num = r.num
         WHERE a.n = ANY (live) AND kinds[a.n] <> 'refused' AND a.payload IS NOT NULL GROUP BY 1
     LOOP

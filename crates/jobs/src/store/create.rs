@@ -3,6 +3,7 @@
 use hostler_postgres::{DatabaseError, Param, Row, Type};
 use uuid::Uuid;
 
+use crate::applets;
 use crate::ids::ItemRef;
 use crate::limits;
 use crate::store::call::{Answer, IdempotencyKey};
@@ -20,10 +21,11 @@ impl Store {
     /// Creates a tree of jobs with its items. A tree that was created before under the same idempotency key is returned again.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] if it breaks a limit; [`StoreError::Conflict`] with the reason `dedupe_key` or `id` if a key or an id is
-    /// taken.
+    /// [`StoreError::Invalid`] if it breaks a limit or names an unknown applet; [`StoreError::Conflict`] with the reason `dedupe_key` or
+    /// `id` if a key or an id is taken.
     pub async fn create(&self, job: NewJob, idempotency: Option<IdempotencyKey>) -> Result<Created, StoreError> {
         let flat = limits::flatten(&job)?;
+        applets::known(&job, |name| self.applets.as_ref().is_some_and(|applets| applets.knows(name)))?;
         let kinds: Vec<&str> = flat.iter().map(|(job, _)| job.kind.as_str()).collect();
         let types = self.type_ids(&kinds).await?;
         let tree = TreeRows::new(&flat, types);
@@ -143,7 +145,8 @@ struct TreeRows<'t> {
     dedupes: Vec<Option<&'t str>>,
     metas: Vec<&'t str>,
     callback: Option<String>,
-    templates: Vec<Option<&'t str>>,
+    /// The feeds, as in the request.
+    rules: Vec<Option<String>>,
     item_jobs: Vec<i32>,
     items: ItemRows<'t>,
 }
@@ -165,7 +168,7 @@ impl<'t> TreeRows<'t> {
             dedupes: jobs().map(|job| job.dedupe_key.as_deref()).collect(),
             metas: jobs().map(|job| job.metadata.text()).collect(),
             callback: callback.and_then(|callback| serde_json::to_string(callback).ok()),
-            templates: jobs().map(|job| job.feed.as_ref().map(|feed| feed.payload.text())).collect(),
+            rules: jobs().map(|job| serde_json::to_string(job.feed.as_ref()?).ok()).collect(),
             item_jobs: item_jobs.collect(),
             items: ItemRows::new(jobs().flat_map(|job| &job.items)),
         }
@@ -183,7 +186,7 @@ impl<'t> TreeRows<'t> {
             (&self.dedupes, Type::TEXT_ARRAY),
             (&self.metas, Type::TEXT_ARRAY),
             (&self.callback, Type::TEXT),
-            (&self.templates, Type::TEXT_ARRAY),
+            (&self.rules, Type::TEXT_ARRAY),
             (&self.item_jobs, Type::INT4_ARRAY),
         ];
         params.extend(self.items.params());

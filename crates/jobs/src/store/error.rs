@@ -34,6 +34,14 @@ pub enum StoreError {
     /// The assignment has ended in another way: 410.
     #[error("the assignment has ended")]
     Gone,
+    /// An applet cannot run in this process: 503. Another one may know it, or this one may have room later.
+    #[error("the applet {name:?} cannot run here: {reason}")]
+    Applet {
+        /// The name of the applet.
+        name: String,
+        /// The reason, without secrets.
+        reason: String,
+    },
     /// The database did not answer, or refused: 503.
     #[error(transparent)]
     Database(#[from] DatabaseError),
@@ -70,7 +78,11 @@ impl StoreError {
 
     /// Set if the same call may succeed a moment later.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, StoreError::Database(error) if error.is_retryable())
+        match self {
+            StoreError::Applet { .. } => true,
+            StoreError::Database(error) => error.is_retryable(),
+            _ => false,
+        }
     }
 }
 

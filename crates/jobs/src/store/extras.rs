@@ -1,13 +1,16 @@
 //! Items that results add in their transaction, by the feeds of children or as their workers ask, and jobs that they seal.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
+use futures_util::{StreamExt as _, stream};
 use hostler_postgres::{Param, Type};
 
-use crate::feed::{Parsed, Template};
+use crate::feed::Parsed;
 use crate::limits::{self, MAX_JSON};
 use crate::store::ending::{Columns, Ending, Kind, Outcome, outcomes};
+use crate::store::feeding::{Child, Feeds, Made, Rule};
 use crate::store::{Store, StoreError};
+use crate::types::AddedItem;
 
 /// Maximum size of the payloads that one result feeds to all children together, in bytes.
 const MAX_FED: usize = 16 << 20;
@@ -15,8 +18,11 @@ const MAX_FED: usize = 16 << 20;
 /// Maximum number of results whose items' payloads are read at a time.
 const PAYLOADS: usize = 64;
 
+/// Maximum number of results of a request whose applets run at a time.
+const RUNS: usize = 16;
+
 const SETTLE_MORE: &str = "SELECT n, status, retry_at, job FROM hostler_jobs.settle_more($1, $2, $3, $4, $5, $6, $7, $8, $9, \
-    $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
+    $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)";
 
 /// Items to be made by feeds: the position of the result (from 1), the child, the payload.
 #[derive(Default)]
@@ -34,53 +40,152 @@ struct FedItems {
 struct AskedItems<'e> {
     positions: Vec<i32>,
     targets: Vec<&'e str>,
+    /// Set for the items of applets, whose targets are ids of children.
+    fed: Vec<bool>,
     payloads: Vec<Option<&'e str>>,
     dedupes: Vec<Option<&'e str>>,
     keys: Vec<Option<&'e str>>,
     priorities: Vec<i16>,
+    metas: Vec<&'e str>,
     seal_positions: Vec<i32>,
     seal_targets: Vec<&'e str>,
 }
 
-/// The feeds of the children of jobs.
-type Feeds = HashMap<i64, Vec<(i64, Template)>>;
+/// A result with all that is needed to settle it.
+struct Ready<'e> {
+    /// The place of the result among those of the call.
+    at: usize,
+    ending: &'e Ending<'e>,
+    children: &'e [Child],
+    /// The payload of the result's item; `null` unless a child needs it.
+    payload: String,
+    made: Made<'e>,
+}
 
 impl Store {
     /// Ends assignments by results that have more to do than to be stored. No two entries are of the same assignment.
     ///
-    /// A result whose feeds would make payloads that are too long or too deep is recorded as a failure. Many results, or those that make
-    /// much, are several transactions, so that little of it lies in memory at a time.
+    /// A result whose feeds would make payloads that are too long or too deep is recorded as a failure, and so is one whose applet
+    /// fails. Many results, or those that make much, are several transactions, so that little of it lies in memory at a time.
+    ///
+    /// # Errors
+    /// [`StoreError::Applet`] if an applet cannot run in this process: its results are left as they are, and all others are settled.
     pub(crate) async fn settle_with_extras(
         &self,
         endings: &[&Ending<'_>],
         job_of: &[i64],
     ) -> Result<Vec<Outcome>, StoreError> {
         let feeds = self.feeds(job_of).await?;
-        let needs_payloads = feeds.values().flatten().any(|(_, template)| template.needs_payload());
+        if feeds.values().flatten().any(Child::has_applet) {
+            let ids: Vec<String> = endings.iter().map(|ending| ending.place.to_string()).collect();
+            return tokio::select! {
+                ended = self.settle_with_applets(endings, job_of, &feeds) => ended,
+                never = self.keep_alive(&ids) => match never {},
+            };
+        }
+        let needs_payloads = feeds.values().flatten().any(Child::needs_payload);
         let size = if needs_payloads { PAYLOADS } else { endings.len().max(1) };
-        let mut ended = Vec::with_capacity(endings.len());
-        for (endings, job_of) in endings.chunks(size).zip(job_of.chunks(size)) {
-            let payloads = if needs_payloads { self.payloads(endings).await? } else { HashMap::new() };
-            let mut left = endings.iter().zip(job_of).peekable();
-            while left.peek().is_some() {
-                let mut fed = FedItems::default();
-                let (mut chunk, mut errors) = (Vec::new(), Vec::new());
-                while let Some((ending, job)) = left.next_if(|_| fed.bytes < MAX_FED) {
-                    let payload = payloads.get(&ending.place.item.seq).map_or("null", String::as_str);
-                    let feeds = feeds.get(job).map_or(&[][..], Vec::as_slice);
-                    errors.push(fed.add(position(chunk.len()), ending, feeds, payload));
-                    chunk.push(*ending);
-                }
-                ended.extend(self.settle_chunk(&chunk, &fed, &errors).await?);
-            }
+        let mut ended = vec![Outcome::default(); endings.len()];
+        for (number, (part, job_of)) in endings.chunks(size).zip(job_of.chunks(size)).enumerate() {
+            let mut payloads = if needs_payloads { self.payloads(part).await? } else { HashMap::new() };
+            let ready = part.iter().zip(job_of).enumerate().map(|(place, (ending, job))| Ready {
+                at: number * size + place,
+                ending,
+                children: feeds.get(job).map_or(&[][..], Vec::as_slice),
+                payload: payloads.remove(&ending.place.item.seq).unwrap_or_else(|| "null".to_owned()),
+                made: Made::Items(Vec::new()),
+            });
+            self.settle_ready(ready.collect(), &mut ended).await?;
         }
         Ok(ended)
+    }
+
+    /// Ends assignments by results of which some have applets. Each is settled soon after its applets have ended, so that a worker
+    /// that gives up and repeats all of them finds those settled.
+    async fn settle_with_applets(
+        &self,
+        endings: &[&Ending<'_>],
+        job_of: &[i64],
+        feeds: &Feeds,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let mut ended = vec![Outcome::default(); endings.len()];
+        let mut fault = None;
+        for (number, (part, job_of)) in endings.chunks(RUNS).zip(job_of.chunks(RUNS)).enumerate() {
+            let mut payloads = self.payloads(part).await?;
+            let runs: Vec<_> = part
+                .iter()
+                .zip(job_of)
+                .enumerate()
+                .map(|(place, (ending, job))| {
+                    let children = feeds.get(job).map_or(&[][..], Vec::as_slice);
+                    let payload = payloads.remove(&ending.place.item.seq).unwrap_or_else(|| "null".to_owned());
+                    self.prepare(number * RUNS + place, ending, children, payload)
+                })
+                .collect();
+            // The runs wait while others are settled. So they must hold no connection, which the settlement may need.
+            let mut groups = stream::iter(runs).buffer_unordered(RUNS).ready_chunks(RUNS);
+            while let Some(group) = groups.next().await {
+                let mut ready = Vec::with_capacity(group.len());
+                for prepared in group {
+                    match prepared {
+                        Ok(one) => ready.push(one),
+                        Err(error) => fault = Some(error),
+                    }
+                }
+                // The order of the endings is that of the locks.
+                ready.sort_by_key(|one| one.at);
+                self.settle_ready(ready, &mut ended).await?;
+            }
+        }
+        fault.map_or(Ok(ended), Err)
+    }
+
+    /// Runs the applets of a result. Does not use the database.
+    async fn prepare<'e>(
+        &self,
+        at: usize,
+        ending: &'e Ending<'e>,
+        children: &'e [Child],
+        payload: String,
+    ) -> Result<Ready<'e>, StoreError> {
+        let made = self.run_applets(ending, &payload, children).await?;
+        Ok(Ready { at, ending, children, payload, made })
+    }
+
+    /// Ends assignments by results that are ready. Writes the outcome of each to its place.
+    async fn settle_ready(&self, ready: Vec<Ready<'_>>, ended: &mut [Outcome]) -> Result<(), StoreError> {
+        let mut left = ready.into_iter().peekable();
+        while left.peek().is_some() {
+            let mut fed = FedItems::default();
+            let (mut chunk, mut errors) = (Vec::new(), Vec::new());
+            while let Some(one) = left.next_if(|_| fed.bytes < MAX_FED) {
+                errors.push(match &one.made {
+                    Made::Refused(reason) => Some(reason.clone()),
+                    Made::Items(made) => {
+                        fed.bytes += made
+                            .iter()
+                            .flat_map(|(_, items)| items)
+                            .map(|item| item.payload.text().len())
+                            .sum::<usize>();
+                        fed.add(position(chunk.len()), one.ending, one.children, &one.payload)
+                    }
+                });
+                chunk.push(one);
+            }
+            let outcomes = self.settle_chunk(&chunk, &fed, &errors).await?;
+            for (one, outcome) in chunk.iter().zip(outcomes) {
+                if let Some(place) = ended.get_mut(one.at) {
+                    *place = outcome;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Ends assignments by results, with the items that their feeds make. `errors`: the reasons against results.
     async fn settle_chunk(
         &self,
-        endings: &[&Ending<'_>],
+        ready: &[Ready<'_>],
         fed: &FedItems,
         errors: &[Option<String>],
     ) -> Result<Vec<Outcome>, StoreError> {
@@ -89,13 +194,14 @@ impl Store {
             .map(|error| error.as_ref().map(|text| serde_json::Value::from(text.as_str()).to_string()))
             .collect();
         let mut asked = AskedItems::default();
-        let mut replaced = Vec::with_capacity(endings.len());
-        for (number, (ending, error)) in endings.iter().zip(&refused).enumerate() {
+        let mut replaced = Vec::with_capacity(ready.len());
+        for (number, (one, error)) in ready.iter().zip(&refused).enumerate() {
             replaced.push(match error {
-                Some(error) => Ending::new(ending.place, Kind::Refused, error),
+                Some(error) => Ending::new(one.ending.place, Kind::Refused, error),
                 None => {
-                    asked.add(position(number), ending);
-                    Ending::new(ending.place, Kind::Success, ending.body)
+                    asked.add(position(number), one.ending);
+                    asked.add_made(position(number), &one.made);
+                    Ending::new(one.ending.place, Kind::Success, one.ending.body)
                 }
             });
         }
@@ -120,17 +226,6 @@ impl Store {
         Ok(outcomes(endings.len(), &self.call(SETTLE_MORE, &params).await?))
     }
 
-    async fn feeds(&self, parents: &[i64]) -> Result<Feeds, StoreError> {
-        let jobs: Vec<i64> = parents.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
-        let sql = "SELECT parent, num, feed::text FROM hostler_jobs.job WHERE parent = ANY ($1) AND feed IS NOT NULL ORDER BY num";
-        let mut feeds = Feeds::new();
-        for row in self.call(sql, &[(&jobs, Type::INT8_ARRAY)]).await? {
-            let template = Template::parse(row.get(2));
-            feeds.entry(row.get(0)).or_default().push((row.get(1), template));
-        }
-        Ok(feeds)
-    }
-
     /// The payloads of the items of assignments, by the items' numbers.
     async fn payloads(&self, endings: &[&Ending<'_>]) -> Result<HashMap<i64, String>, StoreError> {
         let days: Vec<i32> = endings.iter().map(|ending| ending.place.item.day).collect();
@@ -143,11 +238,12 @@ impl Store {
 }
 
 impl FedItems {
-    /// Adds the items of a result. Returns the reason if one is too long or too deep; then there are none.
-    fn add(&mut self, position: i32, ending: &Ending<'_>, feeds: &[(i64, Template)], payload: &str) -> Option<String> {
+    /// Adds the items that the templates make of a result. Returns the reason if one is too long or too deep; then there are none.
+    fn add(&mut self, position: i32, ending: &Ending<'_>, children: &[Child], payload: &str) -> Option<String> {
         let (mut result, mut payload) = (Parsed::new(ending.body), Parsed::new(payload));
-        let (mut made, mut bytes) = (Vec::with_capacity(feeds.len()), 0);
-        for (job, template) in feeds {
+        let (mut made, mut bytes) = (Vec::with_capacity(children.len()), 0);
+        for child in children {
+            let Rule::Template(template) = &child.rule else { continue };
             let text = match template.expand(&mut result, &mut payload, MAX_JSON) {
                 Ok(text) => text,
                 Err(error) => return Some(error.to_string()),
@@ -159,7 +255,7 @@ impl FedItems {
             if bytes > MAX_FED {
                 return Some(format!("the payloads that the feeds make are longer than {MAX_FED} bytes together"));
             }
-            made.push((*job, text));
+            made.push((child.num, text));
         }
         self.bytes += bytes;
         for (job, text) in made {
@@ -177,15 +273,15 @@ impl FedItems {
 }
 
 impl<'e> AskedItems<'e> {
+    /// Adds the items and seals that a worker asks for.
     fn add(&mut self, position: i32, ending: &Ending<'e>) {
         let (added, seals) = ending.more;
         for to in added {
             if to.items.is_empty() {
-                self.row(position, &to.target, None, (None, None), 0);
+                self.row(position, &to.target, false, None);
             }
             for item in &to.items {
-                let keys = (item.dedupe_key.as_deref(), item.serialize_key.as_deref());
-                self.row(position, &to.target, Some(item.payload.text()), keys, item.priority);
+                self.row(position, &to.target, false, Some(item));
             }
         }
         for target in seals {
@@ -194,20 +290,25 @@ impl<'e> AskedItems<'e> {
         }
     }
 
-    fn row(
-        &mut self,
-        position: i32,
-        target: &'e str,
-        payload: Option<&'e str>,
-        (dedupe, key): (Option<&'e str>, Option<&'e str>),
-        priority: i16,
-    ) {
+    /// Adds the items that applets have made.
+    fn add_made(&mut self, position: i32, made: &'e Made<'e>) {
+        let Made::Items(made) = made else { return };
+        for (child, items) in made {
+            for item in items {
+                self.row(position, child, true, Some(item));
+            }
+        }
+    }
+
+    fn row(&mut self, position: i32, target: &'e str, is_fed: bool, item: Option<&'e AddedItem>) {
         self.positions.push(position);
         self.targets.push(target);
-        self.payloads.push(payload);
-        self.dedupes.push(dedupe);
-        self.keys.push(key);
-        self.priorities.push(priority);
+        self.fed.push(is_fed);
+        self.payloads.push(item.map(|item| item.payload.text()));
+        self.dedupes.push(item.and_then(|item| item.dedupe_key.as_deref()));
+        self.keys.push(item.and_then(|item| item.serialize_key.as_deref()));
+        self.priorities.push(item.map_or(0, |item| item.priority));
+        self.metas.push(item.map_or("{}", |item| item.metadata.text()));
     }
 
     fn is_empty(&self) -> bool {
@@ -215,14 +316,16 @@ impl<'e> AskedItems<'e> {
     }
 
     /// The columns of the items and of the seals.
-    fn params(&self) -> [Param<'_>; 8] {
+    fn params(&self) -> [Param<'_>; 10] {
         [
             (&self.positions, Type::INT4_ARRAY),
             (&self.targets, Type::TEXT_ARRAY),
+            (&self.fed, Type::BOOL_ARRAY),
             (&self.payloads, Type::TEXT_ARRAY),
             (&self.dedupes, Type::TEXT_ARRAY),
             (&self.keys, Type::TEXT_ARRAY),
             (&self.priorities, Type::INT2_ARRAY),
+            (&self.metas, Type::TEXT_ARRAY),
             (&self.seal_positions, Type::INT4_ARRAY),
             (&self.seal_targets, Type::TEXT_ARRAY),
         ]
@@ -244,7 +347,7 @@ mod tests {
         let place = AssignmentRef { item: ItemRef { day: 1, seq: 1 }, token: 1 };
         let large = format!("\"{}\"", "x".repeat((1 << 20) - 2));
         let ending = Ending::new(place, Kind::Success, &large);
-        let feeds: Vec<(i64, Template)> = (0..999).map(|job| (job, Template::parse("\"$\""))).collect();
+        let feeds: Vec<Child> = (0..999).map(|num| Child::of_template(num, "\"$\"")).collect();
         let mut fed = FedItems::default();
         let refused = fed.add(1, &ending, &feeds, "null").unwrap();
         assert!(refused.contains("together") && fed.payloads.is_empty() && fed.bytes == 0, "{refused}");

@@ -50,6 +50,13 @@ struct Waiting {
     request: oneshot::Sender<Ended>,
 }
 
+impl Waiting {
+    fn answer(self, ended: Ended) {
+        // A client that went away asks again, and is answered as before.
+        drop(self.request.send(ended));
+    }
+}
+
 /// Ends that wait for a transaction.
 #[derive(Default)]
 pub(crate) struct Joined {
@@ -132,49 +139,43 @@ impl Store {
     }
 
     async fn end_together(&self, all: Vec<Waiting>) {
-        let (ends, requests): (Vec<End>, Vec<_>) = all.into_iter().map(|one| (one.end, one.request)).unzip();
-        let endings: Vec<Option<Ending<'_>>> = ends.iter().map(End::ending).collect();
-        let known: Vec<Ending<'_>> = ends.iter().filter_map(End::ending).collect();
-        let answers = match self.end(&known, None).await {
-            Ok(settled) => spread(&endings, settled),
-            // One of them is at fault, or the database is: no other is to suffer from the first.
-            Err(StoreError::Database(DatabaseError::Refused { .. }) | StoreError::Unexpected(_)) if known.len() > 1 => {
-                self.end_apart(endings).await
+        let endings: Vec<Ending<'_>> = all.iter().filter_map(|one| one.end.ending()).collect();
+        match self.end_without_extras(&endings).await {
+            Ok(settled) => {
+                let mut settled = settled.into_iter();
+                for one in all {
+                    match one.end.ending().map_or(Some(Some(Settlement::Stale)), |_| settled.next()).flatten() {
+                        Some(settlement) => one.answer(Ok(settlement)),
+                        // What it feeds, by applets too, is not for the others to wait for.
+                        None => drop(tokio::spawn(self.clone().end_alone(one))),
+                    }
+                }
+            }
+            // One of them is at fault: the others are not to suffer.
+            Err(StoreError::Database(DatabaseError::Refused { .. })) if endings.len() > 1 => {
+                for one in all {
+                    self.clone().end_alone(one).await;
+                }
             }
             Err(StoreError::Database(error)) => {
-                endings.iter().map(|_| Err(StoreError::Database(error.clone()))).collect()
+                for one in all {
+                    one.answer(Err(StoreError::Database(error.clone())));
+                }
             }
             Err(error) => {
                 let text = error.to_string();
-                endings.iter().map(|_| Err(StoreError::Unexpected(text.clone()))).collect()
+                for one in all {
+                    one.answer(Err(StoreError::Unexpected(text.clone())));
+                }
             }
+        }
+    }
+
+    async fn end_alone(self, one: Waiting) {
+        let ended = match one.end.ending() {
+            Some(ending) => self.end(&[ending], None).await,
+            None => Ok(Vec::new()),
         };
-        for (request, answer) in requests.into_iter().zip(answers) {
-            // A client that went away asks again, and is answered as before.
-            drop(request.send(answer));
-        }
+        one.answer(ended.map(|settled| settled.into_iter().next().unwrap_or(Settlement::Stale)));
     }
-
-    /// Ends assignments one after the other.
-    async fn end_apart(&self, endings: Vec<Option<Ending<'_>>>) -> Vec<Ended> {
-        let mut answers = Vec::new();
-        for ending in endings {
-            answers.push(match ending {
-                Some(ending) => self.end(&[ending], None).await.map(first),
-                None => Ok(Settlement::Stale),
-            });
-        }
-        answers
-    }
-}
-
-fn first(settled: Vec<Settlement>) -> Settlement {
-    settled.into_iter().next().unwrap_or(Settlement::Stale)
-}
-
-/// Gives each end its settlement. Those of unknown assignments are stale.
-fn spread(endings: &[Option<Ending<'_>>], settled: Vec<Settlement>) -> Vec<Ended> {
-    let mut settled = settled.into_iter();
-    let of = |ending: &Option<Ending<'_>>| ending.as_ref().and_then(|_| settled.next());
-    endings.iter().map(of).map(|settlement| Ok(settlement.unwrap_or(Settlement::Stale))).collect()
 }

@@ -103,16 +103,35 @@ impl Store {
         if endings.is_empty() {
             return Ok(Vec::new());
         }
-        // Sorted, so that two calls lock rows in the same order.
-        let mut sorted: Vec<(usize, &Ending<'_>)> = endings.iter().enumerate().collect();
-        sorted.sort_by_key(|(_, ending)| (ending.place.item.seq, ending.place.token, !ending.is_result()));
-        let (order, sorted): (Vec<usize>, Vec<&Ending<'_>>) = sorted.into_iter().unzip();
+        let (order, sorted) = sorted(endings);
         let mut outcomes = self.call_settle(&sorted, None, age).await?;
         self.add_extras(&sorted, &mut outcomes).await?;
         let mut ended = vec![Settlement::Stale; endings.len()];
         for (number, outcome) in order.into_iter().zip(outcomes) {
             if let (Some(place), ACCEPTED) = (ended.get_mut(number), outcome.status) {
                 *place = Settlement::Ok { retry_at: outcome.retry_at };
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Ends those of the assignments that one call ends. `None`: the result feeds children, and the assignment is as it was.
+    pub(crate) async fn end_without_extras(
+        &self,
+        endings: &[Ending<'_>],
+    ) -> Result<Vec<Option<Settlement>>, StoreError> {
+        if endings.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (order, sorted) = sorted(endings);
+        let mut ended = vec![Some(Settlement::Stale); endings.len()];
+        for (number, outcome) in order.into_iter().zip(self.call_settle(&sorted, None, None).await?) {
+            if let Some(place) = ended.get_mut(number) {
+                *place = match outcome.status {
+                    NEEDS_EXTRAS => None,
+                    ACCEPTED => Some(Settlement::Ok { retry_at: outcome.retry_at }),
+                    _ => Some(Settlement::Stale),
+                };
             }
         }
         Ok(ended)
@@ -142,6 +161,13 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Sorts ends, so that two calls lock rows in the same order. Returns the position of each as well.
+fn sorted<'e, 's>(endings: &'s [Ending<'e>]) -> (Vec<usize>, Vec<&'s Ending<'e>>) {
+    let mut sorted: Vec<(usize, &Ending<'e>)> = endings.iter().enumerate().collect();
+    sorted.sort_by_key(|(_, ending)| (ending.place.item.seq, ending.place.token, !ending.is_result()));
+    sorted.into_iter().unzip()
 }
 
 /// Checks results and failures against the limits of a request.

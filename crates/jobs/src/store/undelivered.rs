@@ -89,7 +89,8 @@ fn may_have_committed(error: &StoreError) -> bool {
         | StoreError::Invalid { .. }
         | StoreError::Gone
         | StoreError::Migrate(_)
-        | StoreError::Schema { .. } => false,
+        | StoreError::Schema { .. }
+        | StoreError::Applet { .. } => false,
     }
 }
 

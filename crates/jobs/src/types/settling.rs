@@ -49,6 +49,9 @@ pub struct AddedItem {
     /// Items with a lower number are claimed first.
     #[serde(default)]
     pub priority: i16,
+    /// An object, returned as it is. `{}` by default.
+    #[serde(default = "RawJson::object")]
+    pub metadata: RawJson,
 }
 
 /// The body of `POST /assignment/{id}/failure`.

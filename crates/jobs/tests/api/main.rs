@@ -5,6 +5,7 @@
 #[path = "../../../../tests/support/postgres.rs"]
 mod postgres;
 
+mod applets;
 mod callbacks;
 mod document;
 mod extras;

@@ -104,7 +104,7 @@ impl StorePort {
             sealed: node.sealed,
             metadata: RawJson::object(),
             callback: node.callback.then(|| types::Callback::Url("http://127.0.0.1:9/seeds".to_owned())),
-            feed: node.feed.as_ref().map(|feed| types::Feed { payload: RawJson::of(feed).unwrap() }),
+            feed: node.feed.as_ref().map(|feed| types::Feed::Payload(RawJson::of(feed).unwrap())),
             items: self.items(&node.items),
             children: node.children.iter().map(|child| self.node(child)).collect(),
         }

@@ -20,11 +20,19 @@ pub struct Refusal {
     code: u64,
     /// Total memory needed, in bytes.
     needed: u64,
+    /// Table of the config that has the settings of the demands.
+    table: &'static str,
 }
 
 impl Refusal {
     pub(super) fn new(limit: &Limit, demands: &[Demand], (host, code): (u64, u64), needed: u64) -> Self {
-        Self { limit: limit.clone(), demands: demands.to_vec(), host, code, needed }
+        Self { limit: limit.clone(), demands: demands.to_vec(), host, code, needed, table: "consumers" }
+    }
+
+    /// Returns the error for demands whose settings are in another table than `consumers`.
+    #[must_use]
+    pub fn in_table(self, table: &'static str) -> Self {
+        Self { table, ..self }
     }
 
     /// Returns fixes for the operator: changes to the settings of the consumer with the largest demand, and a higher memory
@@ -38,12 +46,12 @@ impl Refusal {
         if let Some(largest) = self.demands.iter().max_by_key(|demand| cost(demand)) {
             let (slots, memory) = largest.least();
             let left = self.limit.bytes.saturating_sub(self.needed - cost(largest));
-            let name = &largest.consumer;
+            let (table, name) = (self.table, &largest.consumer);
             if let Some(fewer) = (1..slots).rev().find(|slots| largest.cost(*slots, memory) <= left) {
-                cures.push(format!("fewer slots (consumers.{name}.concurrency = {fewer})"));
+                cures.push(format!("fewer slots ({table}.{name}.concurrency = {fewer})"));
             }
             if let Some(less) = largest.largest(slots, left, MIB) {
-                cures.push(format!("less memory per sandbox (consumers.{name}.limits.memory = \"{}MiB\")", less / MIB));
+                cures.push(format!("less memory per sandbox ({table}.{name}.limits.memory = \"{}MiB\")", less / MIB));
             }
         }
         cures.push(format!("a memory limit of at least {}", mib(self.needed)));
@@ -61,7 +69,7 @@ impl fmt::Display for Refusal {
         }
         for demand in &self.demands {
             let (slots, memory) = demand.least();
-            write!(f, "\n  {:>9}  consumers.{}: ", mib(demand.cost(slots, memory)), demand.consumer)?;
+            write!(f, "\n  {:>9}  {}.{}: ", mib(demand.cost(slots, memory)), self.table, demand.consumer)?;
             let slot = demand.slot(memory);
             let beside = slot - memory * demand.sandboxes();
             let least = |said: bool| if said { "" } else { " at least" };
