@@ -36,10 +36,11 @@ use hostler_consumer::{Requests, StatusHandle};
 use hostler_jobs::api::rate;
 use hostler_jobs::api::roles::{Role, Tokens};
 use hostler_jobs::api::state::Limits;
+use hostler_jobs::applets::Applets;
 use hostler_jobs::callbacks::{CallbackSettings, ChannelSender};
 use hostler_jobs::fanout::{Fanout, RabbitMq};
 use hostler_jobs::server::{ServeError, ServerSettings, serve};
-use hostler_jobs::store::Store;
+use hostler_jobs::shards::Shards;
 use hostler_queue::Link;
 use hostler_telemetry::metrics::{Exporters, Metrics, Named};
 use hostler_telemetry::{self as telemetry, Resource};
@@ -77,7 +78,7 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
         return Err(Failure::new(Exit::BadConfig, fault));
     }
     // Before the hardening, because it reads the certificates that the address names.
-    let store = open(&loaded.config)?;
+    let databases = open(&loaded.config)?;
     let fanout = fanout(&loaded.config.jobs)?;
     // Must run before any other thread starts, because new threads inherit the restrictions.
     let (of_applets, machine) = (in_place_of_consumers(&loaded.config)?, Machine::measure());
@@ -103,7 +104,7 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
     let threads = available_parallelism().map_or(2, |threads| threads.get().clamp(2, THREADS));
     let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().map_err(internal)?;
     let has_queue = names_queue(&loaded);
-    let mut host = JobsHost::new(loaded.config, has_queue, store, fanout, signals);
+    let mut host = JobsHost::new(loaded.config, has_queue, databases, fanout, signals);
     let result = panic::catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(host.run(exporters, sandboxes.as_ref().map(|sandboxes| (sandboxes, hardening))))
     }));
@@ -114,7 +115,7 @@ pub fn serve_jobs(file: Option<&Path>) -> Result {
     result.unwrap_or_else(|_| Err(internal(PANICKED)))
 }
 
-/// Checks that the service could start: its address is allowed, and its database answers. Changes nothing.
+/// Checks that the service could start: its address is allowed, and its databases answer. Changes nothing.
 ///
 /// # Errors
 /// The same as those of [`serve_jobs`].
@@ -151,7 +152,7 @@ struct JobsHost {
     config: Config,
     /// Set if callbacks to channels can be sent.
     has_queue: bool,
-    store: Store,
+    databases: Shards,
     fanout: Fanout,
     signals: Signals,
     board: StatusHandle,
@@ -160,10 +161,10 @@ struct JobsHost {
 }
 
 impl JobsHost {
-    fn new(config: Config, has_queue: bool, store: Store, fanout: Fanout, signals: Signals) -> Self {
+    fn new(config: Config, has_queue: bool, databases: Shards, fanout: Fanout, signals: Signals) -> Self {
         let transitions = Arc::new(Notify::new());
         let board = StatusHandle::new(Arc::clone(&transitions), Arc::default());
-        Self { config, has_queue, store, fanout, signals, board, transitions, link: LinkSlot::default() }
+        Self { config, has_queue, databases, fanout, signals, board, transitions, link: LinkSlot::default() }
     }
 
     async fn run(&mut self, exporters: Exporters, applets: Option<(&Sandboxes, Option<Hardening>)>) -> Result {
@@ -203,10 +204,11 @@ impl JobsHost {
         // The schema comes last: a service that cannot run leaves it alone.
         if let Some((sandboxes, hardening)) = applets {
             let loaded = sandboxes.load(hardening).await?;
-            self.store = self.store.clone().with_applets(Arc::new(loaded));
+            let applets: Arc<dyn Applets> = Arc::new(loaded);
+            self.databases = self.databases.clone().with_applets(&applets);
         }
         let listener = bind(self.config.jobs.listen).await?;
-        migrate(&self.store).await?;
+        migrate(&self.databases).await?;
         Ok(listener)
     }
 
@@ -217,11 +219,11 @@ impl JobsHost {
         let (tell, link) = watch::channel(Link::Up);
         self.link.get_or_init(|| link);
         let mut beside = JoinSet::new();
-        beside.spawn(look(self.store.clone(), self.board.clone(), tell));
+        beside.spawn(look(self.databases.clone(), self.board.clone(), tell));
         self.board.update(Instant::now(), |status| status.state = State::Listening);
         let settings = settings(&self.config, self.has_queue, self.fanout.clone());
         let (grace, drain) = (settings.grace, &self.signals.drain);
-        let mut serving = pin!(serve(settings, listener, self.store.clone(), drain.clone()));
+        let mut serving = pin!(serve(settings, listener, self.databases.clone(), drain.clone()));
         let (served, began) = tokio::select! {
             biased;
             began = self.drain() => (serving.await, began),
@@ -249,13 +251,13 @@ impl JobsHost {
     }
 }
 
-/// Looks at intervals whether the database answers, for the health file. Never returns.
-async fn look(store: Store, board: StatusHandle, link: watch::Sender<Link>) {
+/// Looks at intervals whether all databases answer, for the health file. Never returns.
+async fn look(databases: Shards, board: StatusHandle, link: watch::Sender<Link>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
-        let answer = store.ping().await;
+        let answer = databases.ping().await;
         let now = Instant::now();
         match answer {
             Ok(()) => {

@@ -33,6 +33,7 @@ use tokio::sync::watch;
 
 pub use keys::{Answer, Grant, Want};
 
+use crate::applets::Applets;
 use crate::store::{Store, StoreError};
 use route::MAX_SHARDS;
 
@@ -70,6 +71,13 @@ impl Shards {
         }
         let resting = vec![None; stores.len()];
         Ok(Self { stores: stores.into(), resting: Arc::new(Mutex::new(resting)), changed: Arc::default() })
+    }
+
+    /// Returns the databases with the applets that feeds may name. Without, they know none.
+    #[must_use]
+    pub fn with_applets(self, applets: &Arc<dyn Applets>) -> Shards {
+        let stores = self.stores.iter().map(|store| store.clone().with_applets(Arc::clone(applets))).collect();
+        Shards { stores, ..self }
     }
 
     /// The databases, in the order of their numbers.

@@ -43,8 +43,8 @@ pub(super) fn serve(args: &ServeArgs) -> Result {
 
 pub(super) fn migrate(args: &MigrateArgs) -> Result {
     let config = args.config.load()?.config;
-    let store = host::open_jobs(&config)?;
-    block_on(host::migrate_jobs(&store))?;
+    let databases = host::open_jobs(&config)?;
+    block_on(host::migrate_jobs(&databases))?;
     print("the tables of the job service are up to date");
     Ok(Exit::Ok)
 }

@@ -1,38 +1,44 @@
-//! The database of the job service: opens it out of the config, and migrates its schema.
+//! The databases of the job service: opens them out of the config, and migrates their schemas.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::exit::{Exit, Failure, Result};
 use hostler_config::{Config, JobService, postgres_fault};
+use hostler_jobs::shards::Shards;
 use hostler_jobs::store::{Store, StoreError, StoreSettings};
 use hostler_postgres::{Database, DatabaseError, MigrateError, Options};
 
-/// Most connections of one process. A transaction takes a millisecond or two, so few connections serve many workers.
+/// Most connections of one process to a database. A transaction takes a millisecond or two, so few connections serve many workers.
 const CONNECTIONS: usize = 16;
 
 /// Longest wait for an answer of the database.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Returns the store of the config. Connects to nothing yet. Reads the file of the address, if the config names one.
+/// Returns the databases of the config. Connects to nothing yet. Reads the file of the addresses, if the config names one.
 ///
 /// # Errors
-/// Exit code 64: there is no address, its file cannot be read, or it is faulty.
-pub fn open(config: &Config) -> Result<Store> {
+/// Exit code 64: there is no address, its file cannot be read, or an address is faulty or there twice.
+pub fn open(config: &Config) -> Result<Shards> {
     let jobs = &config.jobs;
-    let (key, url) = address(jobs)?;
-    let options = Options { application: "hostler-jobs", connections: CONNECTIONS, deadline: DEADLINE };
-    let database =
-        Database::new(&url, options).map_err(|error| Failure::new(Exit::BadConfig, format!("{key}: {error}")))?;
+    let (key, urls) = addresses(jobs)?;
+    let refused = |error: &dyn Display| Failure::new(Exit::BadConfig, format!("{key}: {error}"));
     let settings = StoreSettings { heartbeat: jobs.heartbeat, retention: jobs.retention, ..StoreSettings::default() };
-    Ok(Store::new(database, settings))
+    let mut stores = Vec::with_capacity(urls.len());
+    for url in urls {
+        let options = Options { application: "hostler-jobs", connections: CONNECTIONS, deadline: DEADLINE };
+        let database = Database::new(&url, options).map_err(|error| refused(&error))?;
+        stores.push(Store::new(database, settings.clone()));
+    }
+    Shards::new(stores).map_err(|error| refused(&error))
 }
 
-/// Returns the key that has the address of the database, and the address.
-fn address(jobs: &JobService) -> Result<(&'static str, String)> {
+/// Returns the key that has the addresses of the databases, and the addresses, one at least.
+fn addresses(jobs: &JobService) -> Result<(&'static str, Vec<String>)> {
     match (&jobs.database, &jobs.database_file) {
-        (Some(url), _) => Ok(("jobs.database", url.expose().to_owned())),
-        (None, Some(file)) => Ok(("jobs.database_file", url_in(file)?)),
+        (Some(url), _) => Ok(("jobs.database", vec![url.expose().to_owned()])),
+        (None, Some(file)) => Ok(("jobs.database_file", urls_in(file)?)),
         (None, None) => {
             let text = "the config has no database for jobs: set `jobs.database` to the address of a PostgreSQL database, for \
                         example by HOSTLER_JOBS__DATABASE, or `jobs.database_file` to a file with it";
@@ -41,41 +47,53 @@ fn address(jobs: &JobService) -> Result<(&'static str, String)> {
     }
 }
 
-/// Reads the address from a file. The error does not contain it.
-fn url_in(file: &Path) -> Result<String> {
+/// Reads the addresses from a file, one a line. The error does not contain them.
+fn urls_in(file: &Path) -> Result<Vec<String>> {
     let failure = |text: String| Failure::new(Exit::BadConfig, format!("jobs.database_file: {text}"));
     let text =
         std::fs::read_to_string(file).map_err(|error| failure(format!("cannot read {}: {error}", file.display())))?;
-    let url = text.trim();
-    match postgres_fault(url) {
-        None => Ok(url.to_owned()),
-        Some(fault) => Err(failure(format!(
-            "{} does not contain a URL such as postgres://user:password@host:5432/database: its text {fault}",
-            file.display()
-        ))),
+    let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
+    let mut urls = Vec::new();
+    for (number, url) in lines {
+        if let Some(fault) = postgres_fault(url) {
+            return Err(failure(format!(
+                "line {} of {} is no URL such as postgres://user:password@host:5432/database: its text {fault}",
+                number + 1,
+                file.display()
+            )));
+        }
+        urls.push(url.to_owned());
     }
+    if urls.is_empty() {
+        return Err(failure(format!("{} has no address of a database", file.display())));
+    }
+    Ok(urls)
 }
 
 /// Brings the schema up to date. Several processes may do so at the same time.
 ///
 /// # Errors
-/// Exit code 64: a newer hostler has migrated the schema. Exit code 69: the database cannot be reached, or denies access.
-pub async fn migrate(store: &Store) -> Result<()> {
-    store.migrate().await.map_err(unmigrated)
+/// Exit code 64: a newer hostler has migrated the schema, or the databases are not listed as they were before. Exit code 69: a
+/// database cannot be reached, or denies access.
+pub async fn migrate(databases: &Shards) -> Result<()> {
+    databases.migrate().await.map_err(unmigrated)
 }
 
-/// Checks that the database answers.
+/// Checks that all databases answer.
 ///
 /// # Errors
-/// Exit code 69: the database cannot be reached, or denies access.
-pub(super) async fn ping(store: &Store) -> Result<()> {
-    store.ping().await.map_err(unmigrated)
+/// Exit code 69: a database cannot be reached, or denies access.
+pub(super) async fn ping(databases: &Shards) -> Result<()> {
+    databases.ping().await.map_err(unmigrated)
 }
 
 fn unmigrated(error: StoreError) -> Failure {
     match error {
         StoreError::Migrate(MigrateError::Newer { .. }) => {
             Failure::new(Exit::BadConfig, format!("jobs.database: {error}"))
+        }
+        StoreError::Invalid { detail, .. } => {
+            Failure::new(Exit::BadConfig, format!("jobs.database_file: the list of databases {detail}"))
         }
         StoreError::Migrate(MigrateError::Failed { error: ref cause, .. } | MigrateError::Database(ref cause))
         | StoreError::Database(ref cause) => {
@@ -117,18 +135,44 @@ mod tests {
         let read = |keys: &str| {
             std::fs::write(&config, format!("[jobs]\ndatabase_file = '{}'\n{keys}", file.display())).unwrap();
             let loaded = hostler_config::load(Some(&config), std::iter::empty::<(String, String)>()).unwrap();
-            address(&loaded.config.jobs)
+            addresses(&loaded.config.jobs)
         };
         assert!(read("").unwrap_err().message.contains("jobs.database_file: cannot read"));
         let url = "postgres://me:hunter2@db/jobs";
         std::fs::write(&file, format!("{url}\n")).unwrap();
-        assert_eq!(read("").unwrap(), ("jobs.database_file", url.to_owned()));
+        assert_eq!(read("").unwrap(), ("jobs.database_file", vec![url.to_owned()]));
         let other = "postgres://other/jobs";
-        assert_eq!(read(&format!("database = '{other}'")).unwrap(), ("jobs.database", other.to_owned()));
+        assert_eq!(read(&format!("database = '{other}'")).unwrap(), ("jobs.database", vec![other.to_owned()]));
         std::fs::write(&file, "mysql://me:hunter2@db/jobs").unwrap();
         let refused = read("").unwrap_err();
         assert_eq!(refused.exit, Exit::BadConfig);
-        assert!(refused.message.contains("does not contain a URL") && !refused.message.contains("hunter2"));
+        assert!(refused.message.contains("line 1 of") && !refused.message.contains("hunter2"));
+        std::fs::write(&file, "\n").unwrap();
+        assert!(read("").unwrap_err().message.contains("has no address"));
+    }
+
+    #[test]
+    fn a_file_may_have_the_addresses_of_several_databases() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, config) = (folder.path().join("urls"), folder.path().join("hostler.toml"));
+        std::fs::write(&config, format!("[jobs]\ndatabase_file = '{}'", file.display())).unwrap();
+        let opened = |lines: &str| {
+            std::fs::write(&file, lines).unwrap();
+            let loaded = hostler_config::load(Some(&config), std::iter::empty::<(String, String)>()).unwrap();
+            open(&loaded.config)
+        };
+        let two = opened("postgres://me@one/jobs\n\npostgres://me@two/jobs\n").unwrap();
+        let places: Vec<&str> = two.stores().iter().map(Store::place).collect();
+        assert_eq!(places, ["one:5432/jobs", "two:5432/jobs"]);
+        assert_eq!(opened("postgres://me@one/jobs").unwrap().stores().len(), 1);
+        let twice = opened("postgres://me@one/jobs\npostgres://you@one/jobs").unwrap_err();
+        assert!(
+            twice.exit == Exit::BadConfig && twice.message.contains("has one:5432/jobs twice"),
+            "{}",
+            twice.message
+        );
+        let third = opened("postgres://me@one/jobs\npostgres://me@two/jobs\nlocalhost").unwrap_err();
+        assert!(third.message.contains("line 3 of"), "{}", third.message);
     }
 
     fn of(error: DatabaseError) -> Failure {

@@ -19,7 +19,8 @@ pub(super) const KEYS: &[Key] = &[
         "jobs.database_file",
         Kind::Path,
         DefaultValue::Unset,
-        "File with the address, for example a secret of the container platform. Read at the start; unused if `database` is set.",
+        "File with the address, for example a secret of the container platform. Read at the start; unused if `database` is set. \
+         With several lines, each names a database, and trees are spread over them; the list is always to be the same.",
     ),
     key(
         "jobs.listen",

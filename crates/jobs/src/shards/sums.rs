@@ -20,6 +20,14 @@ impl Shards {
         Ok(counts.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().fold(Counts::default(), add))
     }
 
+    /// Checks that all databases answer.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`]: the first of them that does not.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        join_all(self.stores().iter().map(Store::ping)).await.into_iter().collect()
+    }
+
     /// Checks that the databases have the schema of this version, and that one of them answers at least.
     ///
     /// # Errors
