@@ -21,11 +21,18 @@ const TRIALS: usize = 200;
 /// a byte as well: all of such a file is read, and nothing compiled. `HOSTLER_DAMAGED=whole` has all compiled, which takes
 /// long for the large ones even in a release build (`tests/proofs.sh damaged`).
 fn compiled() -> usize {
-    match std::env::var("HOSTLER_DAMAGED").as_deref() {
-        Ok("whole") => usize::MAX,
-        _ if cfg!(debug_assertions) => 256 << 10,
-        _ => 8 << 20,
+    if damages_all() {
+        usize::MAX
+    } else if cfg!(debug_assertions) {
+        256 << 10
+    } else {
+        8 << 20
     }
+}
+
+/// Returns true if all flipped files of all templates are to be compiled.
+pub fn damages_all() -> bool {
+    std::env::var("HOSTLER_DAMAGED").is_ok_and(|how| how == "whole")
 }
 
 /// Linear memory of a sandbox, in bytes.
