@@ -128,7 +128,7 @@ impl Store {
             // In a task of its own: the others' ends do not depend on this request.
             tokio::spawn(self.clone().run(runner));
         }
-        ended.await.unwrap_or_else(|_| Err(StoreError::Database(DatabaseError::Deadline)))
+        ended.await.unwrap_or(Err(StoreError::Database(DatabaseError::Deadline)))
     }
 
     async fn run(self, mut runner: Runner) {
