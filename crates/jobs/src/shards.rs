@@ -26,6 +26,7 @@ pub mod route;
 mod sums;
 mod work;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -123,6 +124,12 @@ impl Shards {
             order = rest;
         }
         order
+    }
+}
+
+impl fmt::Debug for Shards {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.stores.iter().map(Store::place)).finish()
     }
 }
 
