@@ -81,6 +81,11 @@ impl Shards {
         Shards { stores, ..self }
     }
 
+    /// Returns `true` if results may add items with serialize keys that nobody sees before they are settled.
+    fn has_applets(&self) -> bool {
+        self.stores.iter().any(Store::has_applets)
+    }
+
     /// The databases, in the order of their numbers.
     pub fn stores(&self) -> &[Store] {
         &self.stores

@@ -57,6 +57,7 @@ pub use call::IdempotencyKey;
 pub use error::StoreError;
 pub(crate) use fanout::CHANNEL;
 pub use fanout::{Hint, OutboxState};
+use feeding::Busy;
 use joined::Joined;
 use known_types::KnownTypes;
 pub use outbox::{Delivery, DueCallback};
@@ -102,6 +103,8 @@ pub struct Store {
     undelivered: Arc<Semaphore>,
     /// Ends of single assignments that wait for a transaction.
     joined: Arc<Joined>,
+    /// Assignments whose results are with applets.
+    pub(crate) busy: Busy,
     /// Set if serialize keys are granted by other databases.
     pub(crate) is_one_of_several: bool,
     /// The applets of this process. `None`: it knows none.
@@ -112,8 +115,8 @@ impl Store {
     /// Makes a store. Connects to nothing yet.
     pub fn new(db: Database, settings: StoreSettings) -> Store {
         let undelivered = Arc::new(Semaphore::new(UNDELIVERED));
-        let (types, swept, joined) = (Arc::default(), Arc::default(), Arc::default());
-        Store { db, settings, types, swept, undelivered, joined, is_one_of_several: false, applets: None }
+        let (types, swept, joined, busy) = (Arc::default(), Arc::default(), Arc::default(), Busy::default());
+        Store { db, settings, types, swept, undelivered, joined, busy, is_one_of_several: false, applets: None }
     }
 
     /// Returns the store with the applets that feeds may name. Without, it knows none.
@@ -141,6 +144,11 @@ impl Store {
     pub fn sweep_lags(&self) -> Vec<(&'static str, f64)> {
         let swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         swept.iter().map(|(name, at)| (*name, at.elapsed().as_secs_f64())).collect()
+    }
+
+    /// Returns `true` if feeds may name applets here.
+    pub(crate) fn has_applets(&self) -> bool {
+        self.applets.is_some()
     }
 
     /// The database's place, `host:port/name`.

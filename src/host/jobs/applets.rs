@@ -27,6 +27,9 @@ const TABLE: &str = "jobs.applets";
 /// Number of threads of the service itself, beside those of guests.
 const SERVICE_THREADS: usize = 16;
 
+/// Longest wait for another run of an applet to end. The worker asks again after that.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
 /// Returns the config with its applets in place of its consumers. What the host does for the guests of consumers then holds for
 /// applets: restrictions of threads, shares of memory, sandboxes.
 ///
@@ -208,7 +211,9 @@ impl Applets for HostApplets {
     async fn run(&self, name: &str, input: Bytes) -> std::result::Result<Vec<u8>, AppletError> {
         let unavailable = |reason: &str| AppletError::Unavailable(reason.to_owned());
         let applet = self.0.get(name).ok_or_else(|| unavailable("there is none of this name"))?;
-        let slot = Arc::clone(&applet.slots).acquire_owned().await.map_err(|_| unavailable("the service stops"))?;
+        let free = timeout(LONGEST_WAIT, Arc::clone(&applet.slots).acquire_owned()).await;
+        let free = free.map_err(|_| unavailable("all that may run at a time are busy; see `concurrency`"))?;
+        let slot = free.map_err(|_| unavailable("the service stops"))?;
         let call = applet.call(input);
         let _stop = StopOnDrop(call.bounds.stop.clone());
         let (sender, ended) = oneshot::channel();

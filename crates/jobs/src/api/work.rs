@@ -209,8 +209,16 @@ pub async fn settle(State(app): State<App>, input: Input<SettleRequest>) -> Resu
         let field = if results.len() > MAX_ASSIGNMENTS { "/results" } else { "/failures" };
         return Err(Problem::invalid(field, "results and failures must be 10000 at most"));
     }
-    let settled = app.store.settle(results, failures).await.map_err(of_body)?;
-    app.waiting.wake();
+    // In a task of its own: if the worker gives up while applets run, it finds the results settled when it asks again.
+    let (answer, answered) = oneshot::channel();
+    let owned = app.clone();
+    app.tasks.spawn(async move {
+        let settled = owned.store.settle(results, failures).await;
+        owned.waiting.wake();
+        let _ = answer.send(settled);
+    });
+    let early = || StoreError::Unexpected("the settlement ended early".to_owned());
+    let settled = answered.await.unwrap_or_else(|_| Err(early())).map_err(of_body)?;
     Ok(Json(SettleAnswer { settled }))
 }
 

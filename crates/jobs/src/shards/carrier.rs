@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TICKETS: Duration = Duration::from_secs(2);
 
 /// The period of forgetting grants that ended.
-const FORGET: Duration = Duration::from_secs(60);
+const FORGET: Duration = Duration::from_secs(10);
 
 /// The age at which they are forgotten. A grant that is older and was never told is made anew.
 const AGE: Duration = Duration::from_secs(3600);
@@ -65,7 +65,7 @@ impl Shards {
         loop {
             if forgotten.elapsed() >= FORGET {
                 forgotten = Instant::now();
-                if let Err(error) = self.forget(at, AGE).await {
+                if let Err(error) = self.forget_all(at).await {
                     tracing::debug!(database = at, %error, "old grants of serialize keys are not forgotten");
                 }
             }
@@ -88,6 +88,12 @@ impl Shards {
             // An error means that the sender is gone; this value holds it.
             let _ = timeout(PERIOD, changed.changed()).await;
         }
+    }
+
+    /// Forgets all old grants. A call gives way to one that opens keys, and is made again soon.
+    async fn forget_all(&self, at: usize) -> Result<(), StoreError> {
+        while self.forget(at, AGE).await? > 0 {}
+        Ok(())
     }
 
     /// Carries once what a database has for others, and what it grants. Returns the number of messages. An error of another database

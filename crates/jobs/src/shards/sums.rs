@@ -28,6 +28,15 @@ impl Shards {
         join_all(self.stores().iter().map(Store::ping)).await.into_iter().collect()
     }
 
+    /// Checks that one of the databases answers at least.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`]: none answers.
+    pub async fn ping_any(&self) -> Result<(), StoreError> {
+        let answers = join_all(self.stores().iter().map(Store::ping)).await;
+        answers.into_iter().reduce(Result::or).unwrap_or(Ok(()))
+    }
+
     /// Checks that the databases have the schema of this version, and that one of them answers at least.
     ///
     /// # Errors

@@ -108,7 +108,7 @@ impl Shards {
             return store.settle(results, failures).await;
         }
         check(&results, &failures)?;
-        let has_keys = results.iter().any(adds_keys);
+        let has_keys = self.has_applets() || results.iter().any(adds_keys);
         let ids = results.iter().map(|one| &one.assignment_id).chain(failures.iter().map(|one| &one.assignment_id));
         let mut settled: Vec<Settled> =
             ids.map(|id| Settled { assignment_id: id.clone(), status: SettledStatus::Stale }).collect();
@@ -143,7 +143,7 @@ impl Shards {
         if let Some(store) = self.single() {
             return store.end_by_result(success).await;
         }
-        let (number, has_keys) = (of_assignment(&success.assignment_id), adds_keys(&success));
+        let (number, has_keys) = (of_assignment(&success.assignment_id), self.has_applets() || adds_keys(&success));
         let ended = self.store(number)?.end_by_result(success).await;
         self.note_end(has_keys.then_some(number).into_iter()).await;
         ended

@@ -8,12 +8,15 @@ use hostler_postgres::{Param, Type};
 use crate::feed::Parsed;
 use crate::limits::{self, MAX_JSON};
 use crate::store::ending::{Columns, Ending, Kind, Outcome, outcomes};
-use crate::store::feeding::{Child, Feeds, Made, Rule};
+use crate::store::feeding::{Child, Entered, Feeds, Made, Rule};
 use crate::store::{Store, StoreError};
 use crate::types::AddedItem;
 
 /// Maximum size of the payloads that one result feeds to all children together, in bytes.
 const MAX_FED: usize = 16 << 20;
+
+/// Size of an item beside its payload and metadata, at most, for the bound above.
+const ROW: usize = 512;
 
 /// Maximum number of results whose items' payloads are read at a time.
 const PAYLOADS: usize = 64;
@@ -60,6 +63,8 @@ struct Ready<'e> {
     /// The payload of the result's item; `null` unless a child needs it.
     payload: String,
     made: Made<'e>,
+    /// Keeps a repeated result from the applets meanwhile.
+    _entered: Option<Entered>,
 }
 
 impl Store {
@@ -94,6 +99,7 @@ impl Store {
                 children: feeds.get(job).map_or(&[][..], Vec::as_slice),
                 payload: payloads.remove(&ending.place.item.seq).unwrap_or_else(|| "null".to_owned()),
                 made: Made::Items(Vec::new()),
+                _entered: None,
             });
             self.settle_ready(ready.collect(), &mut ended).await?;
         }
@@ -148,8 +154,16 @@ impl Store {
         children: &'e [Child],
         payload: String,
     ) -> Result<Ready<'e>, StoreError> {
+        let applet = children.iter().find_map(Child::applet);
+        let entered = match applet {
+            Some(name) => Some(self.busy.enter(ending.place).ok_or_else(|| StoreError::Applet {
+                name: name.to_owned(),
+                reason: "the same result is with it already; ask again later".to_owned(),
+            })?),
+            None => None,
+        };
         let made = self.run_applets(ending, &payload, children).await?;
-        Ok(Ready { at, ending, children, payload, made })
+        Ok(Ready { at, ending, children, payload, made, _entered: entered })
     }
 
     /// Ends assignments by results that are ready. Writes the outcome of each to its place.
@@ -165,7 +179,7 @@ impl Store {
                         fed.bytes += made
                             .iter()
                             .flat_map(|(_, items)| items)
-                            .map(|item| item.payload.text().len())
+                            .map(|item| item.payload.text().len() + item.metadata.text().len() + ROW)
                             .sum::<usize>();
                         fed.add(position(chunk.len()), one.ending, one.children, &one.payload)
                     }

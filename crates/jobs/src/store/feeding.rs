@@ -1,13 +1,15 @@
 //! The feeds of the children of jobs, and the runs of their applets.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hostler_postgres::{Row, Type};
 use hostler_types::printable::shortened;
 
 use crate::applets::{self, AppletError, JobName, MAX_REPLY};
 use crate::feed::Template;
+use crate::ids::AssignmentRef;
 use crate::limits::MAX_ITEMS;
 use crate::store::ending::Ending;
 use crate::store::{Store, StoreError};
@@ -19,6 +21,30 @@ const MAX_REASON: usize = 4 << 10;
 const FEEDS: &str = "SELECT c.parent, c.num, c.id, ct.name, p.id, pt.name, c.feed::text FROM hostler_jobs.job c \
     JOIN hostler_jobs.job_type ct ON ct.id = c.type JOIN hostler_jobs.job p ON p.num = c.parent \
     JOIN hostler_jobs.job_type pt ON pt.id = p.type WHERE c.parent = ANY ($1) AND c.feed IS NOT NULL ORDER BY c.num";
+
+/// Assignments whose results are with applets, in this process.
+#[derive(Clone, Default)]
+pub(crate) struct Busy(Arc<Mutex<HashSet<AssignmentRef>>>);
+
+impl Busy {
+    /// Notes an assignment until the value is dropped. `None`: its result is with applets already.
+    pub(crate) fn enter(&self, place: AssignmentRef) -> Option<Entered> {
+        let is_new = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place);
+        is_new.then(|| Entered { busy: self.clone(), place })
+    }
+}
+
+/// An assignment whose result is with applets.
+pub(crate) struct Entered {
+    busy: Busy,
+    place: AssignmentRef,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.busy.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.place);
+    }
+}
 
 /// The feeds of the children of jobs.
 pub(crate) type Feeds = HashMap<i64, Vec<Child>>;
@@ -69,7 +95,12 @@ impl Child {
 
     /// Returns `true` if an applet makes the items.
     pub(crate) fn has_applet(&self) -> bool {
-        matches!(self.rule, Rule::Applet(_))
+        self.applet().is_some()
+    }
+
+    /// Returns the name of the applet that makes the items.
+    pub(crate) fn applet(&self) -> Option<&str> {
+        if let Rule::Applet(name) = &self.rule { Some(name) } else { None }
     }
 }
 

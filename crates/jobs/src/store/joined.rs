@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use hostler_postgres::DatabaseError;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::store::ending::Ending;
 use crate::store::{Settlement, Store, StoreError};
@@ -18,6 +20,12 @@ const MOST: usize = 100;
 
 /// Most bytes of results and errors in a transaction, beyond its first end.
 const MOST_BYTES: usize = 1 << 20;
+
+/// Most ends that wait. Workers beyond that are told to try again.
+const MOST_WAITING: usize = 2_000;
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The end of an assignment.
 pub(crate) enum End {
@@ -75,26 +83,37 @@ impl Joined {
     }
 
     /// Adds an end. Returns a runner if another one may run.
-    fn add(self: &Arc<Self>, waiting: Waiting) -> Option<Runner> {
+    ///
+    /// # Errors
+    /// [`DatabaseError::Busy`] if too many wait.
+    fn add(self: &Arc<Self>, waiting: Waiting) -> Result<Option<Runner>, DatabaseError> {
         let mut state = self.state();
+        if state.waiting.len() >= MOST_WAITING {
+            let message = format!("{MOST_WAITING} results and failures wait for it already");
+            return Err(DatabaseError::Busy { code: String::new(), message });
+        }
         state.waiting.push_back(waiting);
         if state.runners == RUNNERS {
-            return None;
+            return Ok(None);
         }
         state.runners += 1;
-        Some(Runner { joined: Arc::clone(self) })
+        Ok(Some(Runner { joined: Some(Arc::clone(self)) }))
     }
 }
 
 /// The right to run a transaction after another, as long as ends wait. Dropping it gives the right back.
 struct Runner {
-    joined: Arc<Joined>,
+    /// `None`: the right was given back.
+    joined: Option<Arc<Joined>>,
 }
 
 impl Runner {
-    /// Takes the ends of the next transaction. `None`: none waits.
-    fn next(self) -> Option<(Runner, Vec<Waiting>)> {
-        let mut state = self.joined.state();
+    /// Takes the ends of the next transaction. Empty: none waits, and the right is given back.
+    fn next(&mut self) -> Vec<Waiting> {
+        let Some(joined) = self.joined.take() else { return Vec::new() };
+        let mut state = joined.state();
+        // Nobody is there to be answered.
+        state.waiting.retain(|one| !one.request.is_closed());
         let mut bytes = 0;
         let fitting = |one: &&Waiting| {
             bytes += one.end.bytes();
@@ -105,35 +124,42 @@ impl Runner {
         if next.is_empty() {
             // With the lock held, so that whoever adds an end next sees that a runner is missing.
             state.runners -= 1;
-            drop(state);
-            std::mem::forget(self);
-            return None;
+        } else {
+            self.joined = Some(Arc::clone(&joined));
         }
         drop(state);
-        Some((self, next))
+        next
     }
 }
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        self.joined.state().runners -= 1;
+        if let Some(joined) = &self.joined {
+            joined.state().runners -= 1;
+        }
     }
 }
 
 impl Store {
-    /// Ends an assignment in a transaction with others.
+    /// Ends an assignment in a transaction with others. Without an answer within 30 s, the worker has to ask again.
     pub(crate) async fn end_with_others(&self, end: End) -> Ended {
         let (request, ended) = oneshot::channel();
-        if let Some(runner) = self.joined.add(Waiting { end, request }) {
+        if let Some(runner) = self.joined.add(Waiting { end, request })? {
             // In a task of its own: the others' ends do not depend on this request.
             tokio::spawn(self.clone().run(runner));
         }
-        ended.await.unwrap_or(Err(StoreError::Database(DatabaseError::Deadline)))
+        match timeout(PATIENCE, ended).await {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(_)) | Err(_) => Err(StoreError::Database(DatabaseError::Deadline)),
+        }
     }
 
     async fn run(self, mut runner: Runner) {
-        while let Some((same, next)) = runner.next() {
-            runner = same;
+        loop {
+            let next = runner.next();
+            if next.is_empty() {
+                return;
+            }
             self.end_together(next).await;
         }
     }
@@ -154,7 +180,7 @@ impl Store {
             // One of them is at fault: the others are not to suffer.
             Err(StoreError::Database(DatabaseError::Refused { .. })) if endings.len() > 1 => {
                 for one in all {
-                    self.clone().end_alone(one).await;
+                    tokio::spawn(self.clone().end_alone(one));
                 }
             }
             Err(StoreError::Database(error)) => {
