@@ -79,12 +79,13 @@ pub async fn migrate(databases: &Shards) -> Result<()> {
     databases.migrate().await.map_err(unmigrated)
 }
 
-/// Checks that all databases answer.
+/// Checks that all databases answer, and are listed as they were before.
 ///
 /// # Errors
-/// Exit code 69: a database cannot be reached, or denies access.
+/// Exit code 64: they are not. Exit code 69: a database cannot be reached, or denies access.
 pub(super) async fn ping(databases: &Shards) -> Result<()> {
-    databases.ping().await.map_err(unmigrated)
+    databases.ping().await.map_err(unmigrated)?;
+    databases.check_list().await.map(drop).map_err(unmigrated)
 }
 
 fn unmigrated(error: StoreError) -> Failure {

@@ -158,24 +158,32 @@ impl Shards {
     /// Takes the tickets of items that a database has just got, so that their order is that of the requests' answers. Without an
     /// answer of a home in time, its tickets are taken later.
     pub(super) async fn take_tickets(&self, at: usize) {
+        let mut fault = None;
         let taken = timeout(TICKETS, async {
-            for _ in 0..ROUNDS {
-                let homes = self.pending(at).await?.outgoing;
-                let sent = join_all(homes.into_iter().map(|home| self.send_wants(at, home))).await;
-                let most = sent.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or_default();
-                // Fewer than a batch: nothing is left of what was there.
-                if most < usize::try_from(BATCH).unwrap_or_default() {
-                    break;
-                }
+            while let Err(error) = self.take_all(at).await {
+                // A home that starts anew is back before long.
+                fault = Some(error);
+                tokio::time::sleep(TICKETS / 20).await;
             }
-            Ok::<(), StoreError>(())
         });
-        match taken.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(database = at, %error, "tickets of serialize keys are taken later"),
-            Err(_) => tracing::warn!(database = at, "tickets of serialize keys are taken later: no answer in time"),
+        if taken.await.is_err() {
+            let error = fault.map_or_else(|| "no answer in time".to_owned(), |error| error.to_string());
+            tracing::warn!(database = at, error, "tickets of serialize keys are taken later");
         }
         self.note_change();
+    }
+
+    async fn take_all(&self, at: usize) -> Result<(), StoreError> {
+        for _ in 0..ROUNDS {
+            let homes = self.pending(at).await?.outgoing;
+            let sent = join_all(homes.into_iter().map(|home| self.send_wants(at, home))).await;
+            let most = sent.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or_default();
+            // Fewer than a batch: nothing is left of what was there.
+            if most < usize::try_from(BATCH).unwrap_or_default() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Tells the transport that something may have changed.

@@ -32,10 +32,7 @@ impl Shards {
             store.migrate().await?;
         }
         // Nothing is recorded unless all of them fit.
-        let mut are_new = Vec::with_capacity(self.count());
-        for (number, store) in self.stores().iter().enumerate() {
-            are_new.push(check(store, recorded(store).await?, Place { number, count: self.count() })?);
-        }
+        let are_new = self.check_list().await?;
         if self.single().is_some() {
             return Ok(());
         }
@@ -47,6 +44,18 @@ impl Shards {
             take(store, Place { number, count: self.count() }).await?;
         }
         self.share_secret().await
+    }
+
+    /// Checks that the list of databases is the one that their data lies by. Changes nothing. Returns for each whether it is new.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] with the field `databases`; [`StoreError::Database`] if one does not answer.
+    pub async fn check_list(&self) -> Result<Vec<bool>, StoreError> {
+        let mut are_new = Vec::with_capacity(self.count());
+        for (number, store) in self.stores().iter().enumerate() {
+            are_new.push(check(store, recorded(store).await?, Place { number, count: self.count() })?);
+        }
+        Ok(are_new)
     }
 
     /// Gives all databases the secret of callbacks of the first, so that receivers need one.
