@@ -120,6 +120,7 @@ static RUST: Template = Template {
         "sdk/rust/src/export.rs" => "hostler-guest/src/export.rs",
         "sdk/rust/src/failure.rs" => "hostler-guest/src/failure.rs",
         "sdk/rust/src/hooks.rs" => "hostler-guest/src/hooks.rs",
+        "sdk/rust/src/job.rs" => "hostler-guest/src/job.rs",
         "sdk/rust/src/lib.rs" => "hostler-guest/src/lib.rs",
         "sdk/rust/src/message.rs" => "hostler-guest/src/message.rs",
         "sdk/rust/src/producer.rs" => "hostler-guest/src/producer.rs",
