@@ -34,7 +34,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Returns it as the database's functions take it. `None`: there is no such assignment.
+    /// Returns it as the database's functions take it. `None`: there is no such assignment; none of those that wait is one.
     fn ending(&self) -> Option<Ending<'_>> {
         match self {
             End::Result(success) => Ending::of_result(success),
@@ -143,6 +143,9 @@ impl Drop for Runner {
 impl Store {
     /// Ends an assignment in a transaction with others. Without an answer within 30 s, the worker has to ask again.
     pub(crate) async fn end_with_others(&self, end: End) -> Ended {
+        if end.ending().is_none() {
+            return Ok(Settlement::Stale);
+        }
         let (request, ended) = oneshot::channel();
         if let Some(runner) = self.joined.add(Waiting { end, request })? {
             // In a task of its own: the others' ends do not depend on this request.
@@ -168,9 +171,8 @@ impl Store {
         let endings: Vec<Ending<'_>> = all.iter().filter_map(|one| one.end.ending()).collect();
         match self.end_without_extras(&endings).await {
             Ok(settled) => {
-                let mut settled = settled.into_iter();
-                for one in all {
-                    match one.end.ending().map_or(Some(Some(Settlement::Stale)), |_| settled.next()).flatten() {
+                for (one, settled) in all.into_iter().zip(settled) {
+                    match settled {
                         Some(settlement) => one.answer(Ok(settlement)),
                         // What it feeds, by applets too, is not for the others to wait for.
                         None => drop(tokio::spawn(self.clone().end_alone(one))),
@@ -198,10 +200,7 @@ impl Store {
     }
 
     async fn end_alone(self, one: Waiting) {
-        let ended = match one.end.ending() {
-            Some(ending) => self.end(&[ending], None).await,
-            None => Ok(Vec::new()),
-        };
-        one.answer(ended.map(|settled| settled.into_iter().next().unwrap_or(Settlement::Stale)));
+        let ended = self.end_one(one.end.ending()).await;
+        one.answer(ended);
     }
 }

@@ -80,9 +80,7 @@ impl Store {
         if success.add_items.is_empty() && success.seal.is_empty() {
             return self.end_with_others(End::Result(success)).await;
         }
-        let Some(ending) = Ending::of_result(&success) else { return Ok(Settlement::Stale) };
-        let ended = self.end(&[ending], None).await?;
-        Ok(ended.into_iter().next().unwrap_or(Settlement::Stale))
+        self.end_one(Ending::of_result(&success)).await
     }
 
     /// Ends an assignment by a failure, which may be final.
@@ -92,6 +90,13 @@ impl Store {
     pub async fn end_by_failure(&self, failure: Failure) -> Result<Settlement, StoreError> {
         check_failure("", &failure)?;
         self.end_with_others(End::Failure(failure)).await
+    }
+
+    /// Ends an assignment in a transaction of its own. `None`: there is no such assignment.
+    pub(crate) async fn end_one(&self, ending: Option<Ending<'_>>) -> Result<Settlement, StoreError> {
+        let Some(ending) = ending else { return Ok(Settlement::Stale) };
+        let ended = self.end(&[ending], None).await?;
+        Ok(ended.into_iter().next().unwrap_or(Settlement::Stale))
     }
 
     /// Ends assignments. `age`: only those without a heartbeat for so long.

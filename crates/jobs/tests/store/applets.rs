@@ -63,6 +63,21 @@ impl Fake {
         })
     }
 
+    /// Makes an applet whose runs tell that they began, and reply once they are let go.
+    fn gated(reply: &'static [u8]) -> (Arc<Fake>, Arc<Notify>, Arc<Notify>) {
+        let (entered, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let gates = (Arc::clone(&entered), Arc::clone(&left));
+        let fake = Fake::of(move |_| {
+            let (entered, left) = gates.clone();
+            Box::pin(async move {
+                entered.notify_one();
+                left.notified().await;
+                Ok(reply.to_vec())
+            })
+        });
+        (fake, entered, left)
+    }
+
     fn runs(&self) -> usize {
         self.inputs.lock().unwrap().len()
     }
@@ -141,16 +156,7 @@ async fn stale_results_run_no_applet() {
 
 #[tokio::test]
 async fn a_result_that_becomes_stale_during_the_run_adds_nothing() {
-    let (entered, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let gates = (Arc::clone(&entered), Arc::clone(&left));
-    let fake = Fake::of(move |_| {
-        let (entered, left) = gates.clone();
-        Box::pin(async move {
-            entered.notify_one();
-            left.notified().await;
-            Ok(br#"[{"payload":1,"serialize_key":"k"}]"#.to_vec())
-        })
-    });
+    let (fake, entered, left) = Fake::gated(br#"[{"payload":1,"serialize_key":"k"}]"#);
     let store = knowing(&fake).await;
     let given = family(&store, 1, 0).await.remove(0);
     let settling = tokio::spawn({
@@ -288,16 +294,7 @@ async fn a_batch_runs_many_applets_and_each_once() {
 
 #[tokio::test]
 async fn assignments_outlast_a_long_run() {
-    let (entered, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let gates = (Arc::clone(&entered), Arc::clone(&left));
-    let fake = Fake::of(move |_| {
-        let (entered, left) = gates.clone();
-        Box::pin(async move {
-            entered.notify_one();
-            left.notified().await;
-            Ok(b"[]".to_vec())
-        })
-    });
+    let (fake, entered, left) = Fake::gated(b"[]");
     let settings = StoreSettings { heartbeat: Duration::from_secs(1), ..StoreSettings::default() };
     let store = with(settings).await.with_applets(fake);
     let given = family(&store, 1, 0).await.remove(0);
