@@ -9,7 +9,8 @@ source tests/static.sh
 # Handlers and guests are packages of their own, built by the tests that run them; build scripts are listed elsewhere.
 foreign='^(tests/(guests|languages|hostile/guest|porting)|benches/side-by-side/handlers)/|(^|/)build\.rs$'
 # .ci/run touches all sources before it builds: older lists are of another tree.
-compiled=$(find "$release/deps" -name '*.d' -newer build.rs -exec cat {} + | grep -oE '[^ :]+\.rs' | sed -E "s#^$PWD/##; s#[^/]+/\.\./##g" | sort -u)
+compiled=$(find "$release/deps" "$release/examples" -name '*.d' -newer build.rs -exec cat {} + |
+  grep -oE "[^ :]+\.rs" | sed -E "s#^$PWD/##; s#[^/]+/\.\./##g" | sort -u)
 missing=$(git ls-files 'src/*.rs' 'crates/*.rs' 'tests/*.rs' 'benches/*.rs' | grep -vE "$foreign" | sort -u | comm -23 - <(echo "$compiled"))
 if [ -n "$missing" ]; then
   printf 'compiled by nothing, so that no test in them runs:\n%s\n' "$missing" >&2
