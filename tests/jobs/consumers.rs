@@ -1,5 +1,7 @@
 //! Consumers with `job = "TYPE"`: WASM guests process the items of the job service.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::support::guests::{command, component};
@@ -32,9 +34,13 @@ fn job(jobs: &Jobs, max_failures: u32, payloads: &[Value]) -> String {
     jobs.api.create(job)["id"].as_str().unwrap().to_owned()
 }
 
-/// Waits until an item is assigned.
+/// Waits until an item is assigned, and the consumer has it. The service knows of the assignment first.
 fn assigned(jobs: &Jobs, job: &str) {
     until("an assignment", PATIENCE, || (jobs.api.status(job)["assigned"] == 1).then_some(()));
+    let health_file = jobs.world.path("consumer.json");
+    until("the item is in flight", PATIENCE, || {
+        fs::read_to_string(&health_file).ok()?.contains("\"in_flight\":1,").then_some(())
+    });
 }
 
 fn item(jobs: &Jobs, job: &str) -> Value {
