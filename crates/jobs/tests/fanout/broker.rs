@@ -46,7 +46,10 @@ async fn work(server: &Server, url: &str, kind: &str, seen: &mut Seen, count: Op
     let deadline = Instant::now() + DEADLINE * 4;
     let mut line = channel(url).await;
     loop {
-        assert!(Instant::now() < deadline, "{} processed, {} refused", seen.processed.len(), seen.refused);
+        if Instant::now() >= deadline {
+            let (ready, counts) = (server.get("/readyz").await.1, server.get("/metrics").await.1);
+            panic!("{} processed, {} refused, {ready}, {counts}", seen.processed.len(), seen.refused);
+        }
         let is_over = match count {
             Some(count) => seen.processed.len() >= count,
             None => server.get("/job/j/status").await.1["tree_complete"] == true,

@@ -76,8 +76,9 @@ async fn items_are_claimed_with_the_token_and_keep_the_connection() {
 
 #[tokio::test]
 async fn a_wait_is_asked_for_in_parts_and_a_stop_ends_it_after_the_part() {
-    let service = Scripted::with(vec![ok(claimed(&[], 60)); 2]).await;
-    let received = queue(&service).receive(request(Duration::from_millis(1)), &CancellationToken::new()).await;
+    let millisecond = Duration::from_millis(1);
+    let service = Scripted::with([Answer::Late(2 * millisecond, claimed(&[], 60))]).await;
+    let received = queue(&service).receive(request(millisecond), &CancellationToken::new()).await;
     assert!(received.unwrap().is_empty());
     let service = Scripted::with([Answer::Late(SECOND / 10, claimed(&["a-1"], 60))]).await;
     let (queue, stop) = (queue(&service), CancellationToken::new());
