@@ -139,6 +139,7 @@ mod tests {
             (r#"[{"priority":1}]"#, "missing field `payload`"),
             (r#"[{"payload":1,"metadata":[]}]"#, "metadata has to be an object"),
             (r#"[{"payload":"\u0000"}]"#, "payload the NUL character is not allowed"),
+            (r#"[{"payload":[1e999]}]"#, "item 0 of its reply, counted from 0: payload has a number that is too large"),
             (&long, "10001 items"),
         ] {
             let fault = items(reply.as_bytes()).unwrap_err();

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `types.rs`, `types/` | the shapes of requests and answers |
 //! | `json.rs` | JSON that is passed through as text |
+//! | `json_text.rs` | JSON texts that PostgreSQL stores and readers understand |
 //! | `limits.rs` | the limits of requests, checked without I/O |
 //! | `ids.rs` | the ids of items and assignments, as text and as numbers |
 //! | `feed.rs` | the templates that make a child's payload of a result |
@@ -28,6 +29,7 @@ pub mod feed;
 mod hex;
 pub mod ids;
 pub mod json;
+mod json_text;
 pub mod limits;
 pub mod schema;
 pub mod server;

@@ -65,6 +65,30 @@ async fn faulty_bodies_are_refused_with_their_place() {
 }
 
 #[tokio::test]
+async fn numbers_that_cannot_be_held_are_refused_with_their_place() {
+    let server = Server::start(ServerSettings::default()).await;
+    for (path, body, field) in [
+        ("/job", r#"{"type":"a","items":[{"payload":[1e999]}]}"#, "/items/0/payload"),
+        ("/job", r#"{"type":"a","items":[{"payload":["\ud83d\ude00",1e999]}]}"#, "/items/0/payload"),
+        ("/job", r#"{"type":"a","metadata":{"a":-1e309}}"#, "/metadata"),
+        ("/job", r#"{"type":"a","children":[{"type":"b","feed":{"payload":1e999}}]}"#, "/children/0/feed/payload"),
+        ("/settle", r#"{"results":[{"assignment_id":"a","result":{"b":1e-99999}}]}"#, "/results/0/result"),
+        ("/settle", r#"{"failures":[{"assignment_id":"a","error":1e999}]}"#, "/failures/0/error"),
+        (
+            "/settle",
+            r#"{"results":[{"assignment_id":"a","result":1,"add_items":[{"target":"c","items":[{"payload":1e999}]}]}]}"#,
+            "/results/0/add_items/0/items/0/payload",
+        ),
+        ("/assignment/a/result", r#"{"result":1e999}"#, "/result"),
+    ] {
+        let request = server.request(Method::POST, path).header("content-type", "application/json").body(body);
+        let (found, problem) = read(request.send().await.unwrap()).await;
+        assert_eq!((found, &problem["field"]), (422, &json!(field)), "{path} {body}: {problem}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn arrays_are_no_objects() {
     let server = Server::without_database(ServerSettings::default()).await;
     let job = r#"["a",null,null,0,false,true,{},null,null,[],[]]"#;

@@ -332,6 +332,28 @@ async fn payloads_survive_as_they_were_written() {
     assert_eq!(claim(&store, "a", 1).await[0].item.payload.text(), text);
 }
 
+#[tokio::test]
+async fn numbers_at_the_limits_fit_postgresql() {
+    let store = store().await;
+    let fine = format!("-0.{}1", "0".repeat(16_382));
+    for text in ["1.7976931348623157e308", "-1e308", "1e-16383", "5e-324", "0e16383", "0e-16383", &fine] {
+        let mut job = tree(&json!({"type": "a", "items": [{"payload": 1}]}));
+        job.items[0].payload = hostler_jobs::json::RawJson::parse(text.to_owned()).unwrap();
+        store.create(job, None).await.unwrap();
+    }
+    let fitting = "SELECT count(*) FROM hostler_jobs.item WHERE payload::jsonb IS NOT NULL";
+    assert_eq!(store_count(&store, fitting).await, 7);
+    for text in ["1e309", "1e-16384", "0e999999"] {
+        let mut job = tree(&json!({"type": "a", "items": [{"payload": 1}]}));
+        job.items[0].payload = hostler_jobs::json::RawJson::parse(text.to_owned()).unwrap();
+        let refused = store.create(job, None).await;
+        assert!(
+            matches!(&refused, Err(StoreError::Invalid { field, .. }) if field == "items[0].payload"),
+            "{refused:?}"
+        );
+    }
+}
+
 /// Executes SQL beside the store.
 pub async fn store_sql(store: &hostler_jobs::store::Store, sql: &str) {
     store.database().client().await.unwrap().batch(sql).await.unwrap();
