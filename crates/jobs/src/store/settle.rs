@@ -23,8 +23,8 @@ pub enum Settlement {
 
 impl Store {
     /// Ends assignments by results and failures. All is one transaction, except results that feed children, add items or seal jobs,
-    /// which are others. Each assignment ends at once with all that follows from it. Returns an entry for each result, then for each
-    /// failure.
+    /// which are others. Each assignment ends at once with all that follows from it. Of several ends of one assignment, the first
+    /// counts. Returns an entry for each result, then for each failure.
     ///
     /// A result whose feed would make a payload that is too long or too deep is recorded as a failure. So is one that adds items to a
     /// job that is unknown or sealed, or seals an open job that has a feed.
@@ -109,15 +109,30 @@ impl Store {
             return Ok(Vec::new());
         }
         let (order, sorted) = sorted(endings);
-        let mut outcomes = self.call_settle(&sorted, None, age).await?;
-        self.add_extras(&sorted, &mut outcomes).await?;
+        // A result that is left for its feeds would lose against a failure of the same call.
+        let (firsts, repeats) = split_repeats(&sorted);
         let mut ended = vec![Settlement::Stale; endings.len()];
-        for (number, outcome) in order.into_iter().zip(outcomes) {
-            if let (Some(place), ACCEPTED) = (ended.get_mut(number), outcome.status) {
-                *place = Settlement::Ok { retry_at: outcome.retry_at };
+        for part in [firsts, repeats] {
+            let picked: Vec<&Ending<'_>> = part.iter().filter_map(|at| sorted.get(*at).copied()).collect();
+            let outcomes = self.end_distinct(&picked, age).await?;
+            for (at, outcome) in part.into_iter().zip(outcomes) {
+                let place = order.get(at).and_then(|number| ended.get_mut(*number));
+                if let (Some(place), ACCEPTED) = (place, outcome.status) {
+                    *place = Settlement::Ok { retry_at: outcome.retry_at };
+                }
             }
         }
         Ok(ended)
+    }
+
+    /// Ends assignments. Those that are alive have one end each.
+    async fn end_distinct(&self, sorted: &[&Ending<'_>], age: Option<Duration>) -> Result<Vec<Outcome>, StoreError> {
+        if sorted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut outcomes = self.call_settle(sorted, None, age).await?;
+        self.add_extras(sorted, &mut outcomes).await?;
+        Ok(outcomes)
     }
 
     /// Ends those of the assignments that one call ends. `None`: the result feeds children, and the assignment is as it was.
@@ -142,30 +157,31 @@ impl Store {
         Ok(ended)
     }
 
-    /// Ends those of the assignments that need more than one call. Of two ends of one assignment, the second has the first's outcome.
+    /// Ends those of the assignments that need more than one call.
     async fn add_extras(&self, sorted: &[&Ending<'_>], outcomes: &mut [Outcome]) -> Result<(), StoreError> {
-        let mut firsts: Vec<&Ending<'_>> = Vec::new();
-        let mut job_of = Vec::new();
-        let mut places = Vec::new();
+        let (mut left, mut job_of, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for (at, (ending, outcome)) in sorted.iter().zip(outcomes.iter()).enumerate() {
             let (NEEDS_EXTRAS, Some(job)) = (outcome.status, outcome.job) else { continue };
-            if firsts.last().is_none_or(|last| last.place != ending.place) {
-                firsts.push(ending);
-                job_of.push(job);
-            }
-            places.push((at, firsts.len() - 1));
+            left.push(*ending);
+            job_of.push(job);
+            places.push(at);
         }
-        if firsts.is_empty() {
+        if left.is_empty() {
             return Ok(());
         }
-        let settled = self.settle_with_extras(&firsts, &job_of).await?;
-        for (at, number) in places {
-            if let (Some(outcome), Some(settled)) = (outcomes.get_mut(at), settled.get(number)) {
-                *outcome = settled.clone();
+        for (at, settled) in places.into_iter().zip(self.settle_with_extras(&left, &job_of).await?) {
+            if let Some(outcome) = outcomes.get_mut(at) {
+                *outcome = settled;
             }
         }
         Ok(())
     }
+}
+
+/// Splits the positions of sorted ends: the first of each assignment, and all others.
+fn split_repeats(sorted: &[&Ending<'_>]) -> (Vec<usize>, Vec<usize>) {
+    let place = |at: usize| sorted.get(at).map(|ending| ending.place);
+    (0..sorted.len()).partition(|at| *at == 0 || place(*at) != place(at - 1))
 }
 
 /// Sorts ends, so that two calls lock rows in the same order. Returns the position of each as well.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use hostler_jobs::applets::{AppletError, Applets, Bytes};
 use hostler_jobs::store::{Settlement, Store, StoreError, StoreSettings};
-use hostler_jobs::types::{Assigned, ItemState, SettledStatus, Success};
+use hostler_jobs::types::{Assigned, Failure, ItemState, SettledStatus, Success};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -169,6 +169,28 @@ async fn a_result_that_becomes_stale_during_the_run_adds_nothing() {
     assert_eq!(timeout(DEADLINE, settling).await.unwrap().unwrap().unwrap(), Settlement::Stale);
     assert_eq!(items_of(&store, "c").await.items.len(), 0);
     assert_eq!(claim(&store, "a", 1).await[0].item.failures, []);
+}
+
+#[tokio::test]
+async fn the_first_of_two_ends_counts_with_an_applet_as_without() {
+    let fake = Fake::splits();
+    let store = knowing(&fake).await;
+    let mut given = family(&store, 2, 9).await;
+    store.create(tree(&json!({ "type": "a", "id": "plain", "items": [{ "payload": 1 }] })), None).await.unwrap();
+    given.extend(claim(&store, "a", 9).await);
+    let failures = given.iter().map(|one| Failure {
+        assignment_id: one.assignment_id.clone(),
+        error: raw(&json!("no")),
+        retry_in_seconds: None,
+        is_final: false,
+    });
+    let results = [in_batch(&given, &json!([1])), in_batch(&given[..1], &json!([2]))].concat();
+    let settled = store.settle(results, failures.collect()).await.unwrap();
+    let statuses: Vec<_> = settled.iter().map(|one| one.status == SettledStatus::Ok).collect();
+    assert_eq!(statuses, [true, true, true, true, false, false, false]);
+    let status = store.status("r").await.unwrap();
+    assert_eq!((status.succeeded, status.children[0].added, fake.runs()), (2, 2, 2));
+    assert_eq!(items_of(&store, "plain").await.items[0].state, ItemState::Succeeded);
 }
 
 #[tokio::test]
