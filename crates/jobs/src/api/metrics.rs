@@ -77,7 +77,11 @@ pub fn database(counts: Option<&Counts>) -> String {
         }
     }
     let gauges = [
-        ("hostler_jobs_items_waiting", "Items behind an older one of their serialize key.", counts.waiting),
+        (
+            "hostler_jobs_items_waiting",
+            "Items behind an older one of their serialize key, among the first 10,000 with keys.",
+            counts.waiting,
+        ),
         ("hostler_jobs_open_trees", "Trees that are not complete.", counts.open_trees),
         ("hostler_jobs_open_jobs", "Jobs that are not complete.", counts.open_jobs),
         ("hostler_jobs_callbacks", "Callbacks that are to be delivered.", counts.callbacks),

@@ -34,7 +34,7 @@ pub struct Counts {
     pub later: Vec<(String, u64)>,
     /// Items that a worker has, by type.
     pub assigned: Vec<(String, u64)>,
-    /// Items that have a serialize key; 10,000 at most. All but the first of each key wait for the one before them.
+    /// Items behind an older one of their serialize key in this database, among the first 10,000 items with keys.
     pub waiting: u64,
     /// Trees that are not complete.
     pub open_trees: u64,
@@ -240,7 +240,8 @@ impl Store {
             JOIN hostler_jobs.job_type t ON t.id = l.type GROUP BY t.name ORDER BY t.name";
         const ASSIGNED: &str = "SELECT t.name, a.n FROM (SELECT type, count(*) AS n FROM hostler_jobs.assignment GROUP BY type) a \
             JOIN hostler_jobs.job_type t ON t.id = a.type ORDER BY t.name";
-        const OTHERS: &str = "SELECT (SELECT count(*) FROM (SELECT FROM hostler_jobs.waiting LIMIT 10000) w), \
+        const OTHERS: &str = "SELECT (SELECT count(*) - count(DISTINCT w.key) FROM \
+            (SELECT w.key FROM hostler_jobs.waiting w ORDER BY w.key, w.seq LIMIT 10000) w), \
             (SELECT count(*) FROM hostler_jobs.outbox WHERE NOT dead), (SELECT count(*) FROM hostler_jobs.outbox WHERE dead), \
             coalesce((SELECT extract(epoch FROM clock_timestamp() - min(r.at)) FROM hostler_jobs.job_type t CROSS JOIN LATERAL \
             (SELECT r.at FROM hostler_jobs.ready r WHERE r.type = t.id ORDER BY r.type, r.priority, r.seq LIMIT 1) r), 0)::float8";

@@ -93,3 +93,16 @@ async fn deletion_passes_keys_on() {
         assert_eq!(payloads(&claim(&store, "a", 9).await), [json!(3)], "{state}");
     }
 }
+
+#[tokio::test]
+async fn items_behind_another_of_their_key_are_counted_as_waiting() {
+    let store = store().await;
+    let items = ["k", "k", "k", "l", "m", "m"].map(|key| json!({"payload": 1, "serialize_key": key}));
+    store.create(tree(&json!({"type": "a", "items": items})), None).await.unwrap();
+    assert_eq!(store.counts().await.unwrap().waiting, 3);
+    // A first one that a worker has is the first all the same.
+    let given = claim(&store, "a", 9).await;
+    assert_eq!((given.len(), store.counts().await.unwrap().waiting), (3, 3));
+    succeed_all(&store, &given).await;
+    assert_eq!(store.counts().await.unwrap().waiting, 1);
+}
