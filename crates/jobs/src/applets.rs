@@ -19,6 +19,9 @@ pub trait Applets: Send + Sync + 'static {
     /// Returns `true` if an applet has this name.
     fn knows(&self, name: &str) -> bool;
 
+    /// Returns how many runs of an applet there may be at a time, 1 at least.
+    fn slots(&self, name: &str) -> usize;
+
     /// Runs an applet in a sandbox of its own. Returns its reply to `input`, the text of [`input`]. Dropping the future stops it.
     ///
     /// # Errors

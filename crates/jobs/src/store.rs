@@ -19,6 +19,7 @@
 //! | `store/ending.rs` | ends of assignments as rows |
 //! | `store/extras.rs` | items that results add, by feeds or as workers ask |
 //! | `store/feeding.rs` | the feeds of children, and the runs of their applets |
+//! | `store/applet_runs.rs` | the turns and the stops of these runs |
 //! | `store/status.rs` | the progress of trees |
 //! | `store/jobs.rs`, `store/items.rs` | pages of jobs and items |
 //! | `store/admin.rs` | deletion, retry, sweeps, counts |
@@ -27,6 +28,7 @@
 //! | `store/error.rs` | errors |
 
 mod admin;
+mod applet_runs;
 mod call;
 mod claim;
 mod create;
@@ -149,6 +151,11 @@ impl Store {
     /// Returns `true` if feeds may name applets here.
     pub(crate) fn has_applets(&self) -> bool {
         self.applets.is_some()
+    }
+
+    /// The applets of this process.
+    pub(crate) fn applets(&self) -> Option<&dyn Applets> {
+        self.applets.as_deref()
     }
 
     /// The database's place, `host:port/name`.

@@ -159,6 +159,7 @@ impl Sandboxes {
             let running = Running {
                 name: name.into(),
                 handler: loaded.handler(memory).map_err(|error| Failure::new(Exit::BadHandler, error))?,
+                count: slots,
                 slots: Arc::new(Semaphore::new(slots)),
                 timeout: applet.processing_timeout,
                 output: usize::try_from(applet.limits.output).unwrap_or(usize::MAX),
@@ -185,7 +186,9 @@ pub(super) struct HostApplets(BTreeMap<String, Running>);
 struct Running {
     name: Arc<str>,
     handler: Arc<dyn Handler>,
-    /// One permit for each result that may be processed at a time.
+    /// Number of results that may be processed at a time.
+    count: usize,
+    /// One permit for each of them.
     slots: Arc<Semaphore>,
     timeout: Duration,
     /// Maximum output that is stored, in bytes.
@@ -206,6 +209,10 @@ impl Drop for StopOnDrop {
 impl Applets for HostApplets {
     fn knows(&self, name: &str) -> bool {
         self.0.contains_key(name)
+    }
+
+    fn slots(&self, name: &str) -> usize {
+        self.0.get(name).map_or(1, |applet| applet.count.max(1))
     }
 
     async fn run(&self, name: &str, input: Bytes) -> std::result::Result<Vec<u8>, AppletError> {

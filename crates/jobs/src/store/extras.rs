@@ -7,6 +7,7 @@ use hostler_postgres::{Param, Type};
 
 use crate::feed::Parsed;
 use crate::limits::{self, MAX_JSON};
+use crate::store::applet_runs::Runs;
 use crate::store::ending::{Columns, Ending, Kind, Outcome, outcomes};
 use crate::store::feeding::{Child, Entered, Feeds, Made, Rule};
 use crate::store::{Store, StoreError};
@@ -21,7 +22,7 @@ const ROW: usize = 512;
 /// Maximum number of results whose items' payloads are read at a time.
 const PAYLOADS: usize = 64;
 
-/// Maximum number of results of a request whose applets run at a time.
+/// Maximum number of results of a request whose applets run at a time, also if an applet has more slots.
 const RUNS: usize = 16;
 
 const SETTLE_MORE: &str = "SELECT n, status, retry_at, job FROM hostler_jobs.settle_more($1, $2, $3, $4, $5, $6, $7, $8, $9, \
@@ -82,10 +83,10 @@ impl Store {
     ) -> Result<Vec<Outcome>, StoreError> {
         let feeds = self.feeds(job_of).await?;
         if feeds.values().flatten().any(Child::has_applet) {
-            let ids: Vec<String> = endings.iter().map(|ending| ending.place.to_string()).collect();
+            let runs = Runs::new(endings, &feeds, self.applets());
             return tokio::select! {
-                ended = self.settle_with_applets(endings, job_of, &feeds) => ended,
-                never = self.keep_alive(&ids) => match never {},
+                ended = self.settle_with_applets(endings, job_of, &feeds, &runs) => ended,
+                never = self.keep_alive(&runs) => match never {},
             };
         }
         let needs_payloads = feeds.values().flatten().any(Child::needs_payload);
@@ -107,34 +108,35 @@ impl Store {
     }
 
     /// Ends assignments by results of which some have applets. Each is settled soon after its applets have ended, so that a worker
-    /// that gives up and repeats all of them finds those settled.
+    /// that gives up and repeats all of them finds those settled. Those whose assignments end meanwhile are stale.
     async fn settle_with_applets(
         &self,
         endings: &[&Ending<'_>],
         job_of: &[i64],
         feeds: &Feeds,
+        runs: &Runs,
     ) -> Result<Vec<Outcome>, StoreError> {
         let mut ended = vec![Outcome::default(); endings.len()];
         let mut fault = None;
         for (number, (part, job_of)) in endings.chunks(RUNS).zip(job_of.chunks(RUNS)).enumerate() {
             let mut payloads = self.payloads(part).await?;
-            let runs: Vec<_> = part
+            let prepared: Vec<_> = part
                 .iter()
                 .zip(job_of)
                 .enumerate()
                 .map(|(place, (ending, job))| {
                     let children = feeds.get(job).map_or(&[][..], Vec::as_slice);
                     let payload = payloads.remove(&ending.place.item.seq).unwrap_or_else(|| "null".to_owned());
-                    self.prepare(number * RUNS + place, ending, children, payload)
+                    self.prepare(number * RUNS + place, ending, children, payload, runs)
                 })
                 .collect();
             // The runs wait while others are settled. So they must hold no connection, which the settlement may need.
-            let mut groups = stream::iter(runs).buffer_unordered(RUNS).ready_chunks(RUNS);
+            let mut groups = stream::iter(prepared).buffer_unordered(RUNS).ready_chunks(RUNS);
             while let Some(group) = groups.next().await {
                 let mut ready = Vec::with_capacity(group.len());
                 for prepared in group {
                     match prepared {
-                        Ok(one) => ready.push(one),
+                        Ok(one) => ready.extend(one),
                         Err(error) => fault = Some(error),
                     }
                 }
@@ -146,14 +148,15 @@ impl Store {
         fault.map_or(Ok(ended), Err)
     }
 
-    /// Runs the applets of a result. Does not use the database.
+    /// Runs the applets of a result. Does not use the database. `None`: the assignment has ended meanwhile.
     async fn prepare<'e>(
         &self,
         at: usize,
         ending: &'e Ending<'e>,
         children: &'e [Child],
         payload: String,
-    ) -> Result<Ready<'e>, StoreError> {
+        runs: &Runs,
+    ) -> Result<Option<Ready<'e>>, StoreError> {
         let applet = children.iter().find_map(Child::applet);
         let entered = match applet {
             Some(name) => Some(self.busy.enter(ending.place).ok_or_else(|| StoreError::Applet {
@@ -162,8 +165,12 @@ impl Store {
             })?),
             None => None,
         };
-        let made = self.run_applets(ending, &payload, children).await?;
-        Ok(Ready { at, ending, children, payload, made, _entered: entered })
+        let made = tokio::select! {
+            biased;
+            made = self.run_applets(ending, &payload, children, runs) => made?,
+            () = runs.stopped(ending.place) => return Ok(None),
+        };
+        Ok(Some(Ready { at, ending, children, payload, made, _entered: entered }))
     }
 
     /// Ends assignments by results that are ready. Writes the outcome of each to its place.

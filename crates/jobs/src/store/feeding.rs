@@ -1,7 +1,6 @@
 //! The feeds of the children of jobs, and the runs of their applets.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hostler_postgres::{Row, Type};
@@ -11,6 +10,7 @@ use crate::applets::{self, AppletError, JobName, MAX_REPLY};
 use crate::feed::Template;
 use crate::ids::AssignmentRef;
 use crate::limits::MAX_ITEMS;
+use crate::store::applet_runs::Runs;
 use crate::store::ending::Ending;
 use crate::store::{Store, StoreError};
 use crate::types::{AddedItem, Feed};
@@ -124,16 +124,19 @@ impl Store {
         ending: &Ending<'_>,
         payload: &str,
         children: &'f [Child],
+        runs: &Runs,
     ) -> Result<Made<'f>, StoreError> {
         let (mut made, mut count, mut size) = (Vec::new(), 0, 0);
         for child in children {
             let Rule::Applet(name) = &child.rule else { continue };
             let refused = |reason: &str| Made::Refused(refusal(name, &child.kind, reason));
+            let turn = runs.turn(name).await;
             let reply = match self.run_applet(name, ending, payload, child).await {
                 Ok(reply) => reply,
                 Err(AppletError::Failed(reason)) => return Ok(refused(&reason)),
                 Err(AppletError::Unavailable(reason)) => return Err(StoreError::Applet { name: name.clone(), reason }),
             };
+            drop(turn);
             let items = match applets::items(&reply) {
                 Ok(items) => items,
                 Err(reason) => return Ok(refused(&reason)),
@@ -155,22 +158,12 @@ impl Store {
         payload: &str,
         child: &Child,
     ) -> Result<Vec<u8>, AppletError> {
-        let Some(applets) = self.applets.as_ref().filter(|applets| applets.knows(name)) else {
+        let Some(applets) = self.applets().filter(|applets| applets.knows(name)) else {
             return Err(AppletError::Unavailable("this instance of the service has none of this name".to_owned()));
         };
         let (id, kind) = &child.parent;
         let child = JobName { id: &child.id, kind: &child.kind };
         applets.run(name, applets::input(ending.body, payload, JobName { id, kind }, child)).await
-    }
-
-    /// Extends assignments again and again, so that they outlast the applets of their results. Never returns.
-    pub(crate) async fn keep_alive(&self, assignments: &[String]) -> Infallible {
-        loop {
-            tokio::time::sleep(self.settings.heartbeat).await;
-            if let Err(error) = self.heartbeat(assignments).await {
-                tracing::warn!(%error, "cannot extend the assignments whose results are with applets");
-            }
-        }
     }
 }
 

@@ -20,6 +20,10 @@ impl Applets for One {
         name == "one"
     }
 
+    fn slots(&self, _: &str) -> usize {
+        1
+    }
+
     async fn run(&self, _: &str, _: Bytes) -> Result<Vec<u8>, AppletError> {
         Ok(br#"[{"payload":1}]"#.to_vec())
     }

@@ -9,7 +9,7 @@ use hostler_jobs::applets::{AppletError, Applets, Bytes};
 use hostler_jobs::store::{Settlement, Store, StoreError, StoreSettings};
 use hostler_jobs::types::{Assigned, Failure, ItemState, SettledStatus, Success};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
 use crate::extras::adding;
@@ -18,6 +18,9 @@ use crate::{accepted, claim, items_of, payloads, raw, result_of, store, tree, wi
 
 /// Longest wait of a test for an event.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Runs of the fake applet at a time.
+const SLOTS: usize = 3;
 
 type Script = dyn Fn(Value) -> BoxFuture<'static, Result<Vec<u8>, AppletError>> + Send + Sync;
 
@@ -31,6 +34,10 @@ struct Fake {
 impl Applets for Fake {
     fn knows(&self, name: &str) -> bool {
         name == "split"
+    }
+
+    fn slots(&self, _: &str) -> usize {
+        SLOTS
     }
 
     async fn run(&self, _: &str, input: Bytes) -> Result<Vec<u8>, AppletError> {
@@ -312,6 +319,62 @@ async fn a_batch_runs_many_applets_and_each_once() {
     assert!(settled.iter().all(|one| one.status == SettledStatus::Ok));
     let status = store.status("r").await.unwrap();
     assert_eq!((fake.runs(), status.succeeded, status.children[0].added), (100, 100, 200));
+}
+
+#[tokio::test]
+async fn a_batch_runs_as_many_at_a_time_as_the_applet_has_slots() {
+    let begun = Arc::new(Mutex::new(0));
+    let (counted, (entered, left)) = (Arc::clone(&begun), (Arc::new(Notify::new()), Arc::new(Semaphore::new(0))));
+    let gates = (Arc::clone(&entered), Arc::clone(&left));
+    let fake = Fake::of(move |_| {
+        let (counted, (entered, left)) = (Arc::clone(&counted), gates.clone());
+        Box::pin(async move {
+            let all = {
+                let mut count = counted.lock().unwrap();
+                *count += 1;
+                *count
+            };
+            if all >= SLOTS {
+                entered.notify_one();
+            }
+            left.acquire().await.unwrap().forget();
+            Ok(b"[]".to_vec())
+        })
+    });
+    let store = knowing(&fake).await;
+    let given = family(&store, 10, 0).await;
+    let results = in_batch(&given, &json!(1));
+    let settling = tokio::spawn({
+        let store = store.clone();
+        async move { store.settle(results, Vec::new()).await }
+    });
+    timeout(DEADLINE, entered.notified()).await.expect("fewer run at a time than the applet has slots");
+    // All that may begin have begun: the runs are polled before this task goes on.
+    tokio::task::yield_now().await;
+    assert_eq!(*begun.lock().unwrap(), SLOTS, "more run at a time than the applet has slots");
+    left.add_permits(given.len());
+    let settled = timeout(DEADLINE, settling).await.unwrap().unwrap().unwrap();
+    let expected: Vec<_> = given.iter().map(|one| (one.assignment_id.as_str(), SettledStatus::Ok)).collect();
+    let found: Vec<_> = settled.iter().map(|one| (one.assignment_id.as_str(), one.status)).collect();
+    assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn a_run_stops_when_its_assignment_has_ended() {
+    let (fake, entered, _left) = Fake::gated(b"[]");
+    let settings = StoreSettings { heartbeat: Duration::from_secs(1), ..StoreSettings::default() };
+    let store = with(settings).await.with_applets(Arc::clone(&fake) as Arc<dyn Applets>);
+    let given = family(&store, 1, 0).await.remove(0);
+    let settling = tokio::spawn({
+        let (store, id) = (store.clone(), given.assignment_id.clone());
+        async move { store.succeed(&id, raw(&json!(1))).await }
+    });
+    timeout(DEADLINE, entered.notified()).await.unwrap();
+    store.release(&[given.assignment_id]).await.unwrap();
+    // Nobody lets the run go on.
+    let ended = timeout(Duration::from_secs(20), settling).await.expect("the run goes on");
+    assert_eq!(ended.unwrap().unwrap(), Settlement::Stale);
+    assert_eq!(claim(&store, "a", 1).await.len(), 1);
 }
 
 #[tokio::test]
