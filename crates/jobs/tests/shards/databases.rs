@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use hostler_jobs::json::RawJson;
 use hostler_jobs::shards::Shards;
 use hostler_jobs::store::{Store, StoreSettings};
-use hostler_jobs::types::{Assigned, NewItem, NewJob, SettledStatus, Success};
+use hostler_jobs::types::{Assigned, SettledStatus, Success};
 use hostler_postgres::{Database, Options};
 use serde_json::{Value, json};
 
 use crate::postgres::Postgres;
+pub use crate::shapes::{item, raw, tree};
 
 /// Connects to a database, without delays after failures.
 pub fn connect(url: &str) -> Store {
@@ -43,21 +43,6 @@ pub async fn sql(store: &Store, text: &str) {
 /// The number that a query returns.
 pub async fn count(store: &Store, text: &str) -> i64 {
     store.database().client().await.unwrap().query(text, &[]).await.unwrap()[0].get(0)
-}
-
-/// Reads a tree as a client writes it.
-pub fn tree(value: &Value) -> NewJob {
-    serde_json::from_str(&value.to_string()).unwrap()
-}
-
-/// Reads an item as a client writes it.
-pub fn item(value: &Value) -> NewItem {
-    serde_json::from_str(&value.to_string()).unwrap()
-}
-
-/// JSON text of a value.
-pub fn raw(value: &Value) -> RawJson {
-    RawJson::parse(value.to_string()).unwrap()
 }
 
 /// Claims items of one type from all databases.

@@ -4,6 +4,8 @@
 
 #[path = "../../../../tests/support/postgres.rs"]
 mod postgres;
+#[path = "../support/shapes.rs"]
+mod shapes;
 
 mod databases;
 mod http;

@@ -4,6 +4,8 @@
 
 #[path = "../../../../tests/support/postgres.rs"]
 mod postgres;
+#[path = "../support/shapes.rs"]
+mod shapes;
 
 mod applets;
 mod callbacks;
@@ -21,12 +23,12 @@ mod undelivered;
 
 use std::time::Duration;
 
-use hostler_jobs::json::RawJson;
 use hostler_jobs::store::{Settlement, Store, StoreSettings};
-use hostler_jobs::types::{Assigned, ItemPage, ItemQuery, NewItem, NewJob, SettledStatus, Success};
+use hostler_jobs::types::{Assigned, ItemPage, ItemQuery, SettledStatus, Success};
 use hostler_postgres::{Database, Options};
 use postgres::Postgres;
 use serde_json::{Value, json};
+pub use shapes::{item, raw, tree};
 
 /// Connects to a database.
 pub fn connect(url: &str, settings: StoreSettings) -> Store {
@@ -44,21 +46,6 @@ pub async fn with(settings: StoreSettings) -> Store {
     let store = connect(&Postgres::shared().database(), settings);
     store.migrate().await.unwrap();
     store
-}
-
-/// Reads a tree as a client writes it.
-pub fn tree(value: &Value) -> NewJob {
-    serde_json::from_str(&value.to_string()).unwrap()
-}
-
-/// Reads an item as a client writes it.
-pub fn item(value: &Value) -> NewItem {
-    serde_json::from_str(&value.to_string()).unwrap()
-}
-
-/// JSON text of a value.
-pub fn raw(value: &Value) -> RawJson {
-    RawJson::parse(value.to_string()).unwrap()
 }
 
 /// Claims items of one type.
