@@ -48,7 +48,7 @@ use hostler_types::State;
 
 pub use applets::check_applets;
 use database::ping;
-pub use database::{migrate, open};
+pub use database::{Databases, migrate, open};
 
 /// Name of the service in the health file, in logs and in metrics.
 const NAME: &str = "jobs";
@@ -152,7 +152,7 @@ struct JobsHost {
     config: Config,
     /// Set if callbacks to channels can be sent.
     has_queue: bool,
-    databases: Shards,
+    databases: Databases,
     fanout: Fanout,
     signals: Signals,
     board: StatusHandle,
@@ -161,7 +161,7 @@ struct JobsHost {
 }
 
 impl JobsHost {
-    fn new(config: Config, has_queue: bool, databases: Shards, fanout: Fanout, signals: Signals) -> Self {
+    fn new(config: Config, has_queue: bool, databases: Databases, fanout: Fanout, signals: Signals) -> Self {
         let transitions = Arc::new(Notify::new());
         let board = StatusHandle::new(Arc::clone(&transitions), Arc::default());
         Self { config, has_queue, databases, fanout, signals, board, transitions, link: LinkSlot::default() }
@@ -205,7 +205,7 @@ impl JobsHost {
         if let Some((sandboxes, hardening)) = applets {
             let loaded = sandboxes.load(hardening).await?;
             let applets: Arc<dyn Applets> = Arc::new(loaded);
-            self.databases = self.databases.clone().with_applets(&applets);
+            self.databases.shards = self.databases.shards.clone().with_applets(&applets);
         }
         let listener = bind(self.config.jobs.listen).await?;
         migrate(&self.databases).await?;
@@ -219,11 +219,11 @@ impl JobsHost {
         let (tell, link) = watch::channel(Link::Up);
         self.link.get_or_init(|| link);
         let mut beside = JoinSet::new();
-        beside.spawn(look(self.databases.clone(), self.board.clone(), tell));
+        beside.spawn(look(self.databases.shards.clone(), self.board.clone(), tell));
         self.board.update(Instant::now(), |status| status.state = State::Listening);
         let settings = settings(&self.config, self.has_queue, self.fanout.clone());
         let (grace, drain) = (settings.grace, &self.signals.drain);
-        let mut serving = pin!(serve(settings, listener, self.databases.clone(), drain.clone()));
+        let mut serving = pin!(serve(settings, listener, self.databases.shards.clone(), drain.clone()));
         let (served, began) = tokio::select! {
             biased;
             began = self.drain() => (serving.await, began),

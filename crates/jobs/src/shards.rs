@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `shards/route.rs` | the database of an id, a key or a new tree, decided without I/O |
 //! | `shards/place.rs` | migration, and the check of the list |
+//! | `shards/answers.rs` | which databases answer, and the probes of those that do not |
 //! | `shards/jobs.rs` | calls on jobs |
 //! | `shards/names.rs` | ids that clients chose |
 //! | `shards/work.rs` | calls on assignments |
@@ -16,6 +17,7 @@
 //! | `shards/carrier.rs` | the transport of these steps |
 //! | `shards/*.sql` | the tables and functions of databases that are one of several |
 
+mod answers;
 mod carrier;
 mod jobs;
 mod keys;
@@ -27,26 +29,24 @@ mod sums;
 mod work;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use tokio::sync::watch;
 
 pub use keys::{Answer, Grant, Want};
+pub use place::PlacedError;
 
 use crate::applets::Applets;
 use crate::store::{Store, StoreError};
+use answers::Away;
 use route::MAX_SHARDS;
-
-/// The time for which a database that did not answer is left out of claims.
-const REST: Duration = Duration::from_secs(2);
 
 /// The databases of a service. Clones share the connections.
 #[derive(Clone)]
 pub struct Shards {
     stores: Arc<[Store]>,
-    /// Of each database, the time until which it is left out of claims.
-    resting: Arc<Mutex<Vec<Option<Instant>>>>,
+    /// The databases that do not answer.
+    away: Away,
     /// Changes after what may let a serialize key go on.
     changed: Arc<watch::Sender<()>>,
 }
@@ -70,8 +70,7 @@ impl Shards {
         for store in &mut stores {
             store.is_one_of_several = is_one_of_several;
         }
-        let resting = vec![None; stores.len()];
-        Ok(Self { stores: stores.into(), resting: Arc::new(Mutex::new(resting)), changed: Arc::default() })
+        Ok(Self { stores: stores.into(), away: Away::default(), changed: Arc::default() })
     }
 
     /// Returns the databases with the applets that feeds may name. Without, they know none.
@@ -109,27 +108,6 @@ impl Shards {
         let store = self.stores.get(number).or(self.stores.first());
         store.ok_or_else(|| StoreError::Unexpected("there is no database".to_owned()))
     }
-
-    /// Notes whether a database answered.
-    fn note_answer(&self, number: usize, answers: bool) {
-        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(until) = resting.get_mut(number) {
-            *until = if answers { None } else { Some(Instant::now() + REST) };
-        }
-    }
-
-    /// The databases that claims ask, from `first` on: those that are left out come last.
-    fn claim_order(&self, first: usize) -> Vec<usize> {
-        let (now, count) = (Instant::now(), self.count());
-        let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_resting = |number: &usize| resting.get(*number).copied().flatten().is_some_and(|until| until > now);
-        let (rest, mut order): (Vec<usize>, Vec<usize>) = (0..count).map(|n| (first + n) % count).partition(is_resting);
-        // Asked only if nobody else is there to be asked.
-        if order.is_empty() {
-            order = rest;
-        }
-        order
-    }
 }
 
 impl fmt::Debug for Shards {
@@ -141,6 +119,6 @@ impl fmt::Debug for Shards {
 impl From<Store> for Shards {
     /// One database, whose calls stay as they are.
     fn from(store: Store) -> Shards {
-        Self { stores: Arc::new([store]), resting: Arc::new(Mutex::new(vec![None])), changed: Arc::default() }
+        Self { stores: Arc::new([store]), away: Away::default(), changed: Arc::default() }
     }
 }

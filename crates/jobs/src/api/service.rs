@@ -24,12 +24,15 @@ const READINESS: Duration = Duration::from_secs(1);
 /// The answer to a health check.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Health {
-    /// `ok`, or `degraded`: everything works, but idle workers learn of items later.
+    /// `ok`, or `degraded`: idle workers learn of items later, or one of several databases is away.
     #[schema(value_type = String)]
     pub status: &'static str,
     /// The faults of the fan-out if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fanout: Option<String>,
+    /// The databases that do not answer, if others do: `host:port/name` of each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub databases_away: Vec<String>,
 }
 
 /// Tells that the process answers. Does not ask the database.
@@ -39,10 +42,11 @@ pub struct Health {
     security(()),
 )]
 pub async fn healthz() -> Json<Health> {
-    Json(Health { status: "ok", fanout: None })
+    Json(Health { status: "ok", fanout: None, databases_away: Vec::new() })
 }
 
-/// Tells whether the service can work: the database answers and has the schema of this version, and no shutdown is under way.
+/// Tells whether the service can work: the database, or one of several, answers and has the schema of this version, and no shutdown is
+/// under way.
 #[utoipa::path(
     get, path = "/readyz", tag = "service",
     responses((status = 200, description = "The service can work.", body = Health)),
@@ -54,8 +58,9 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, Problem> {
     }
     database_answers(&app).await?;
     let faults = app.fanout.counts().faults;
-    let status = if faults.is_empty() { "ok" } else { "degraded" };
-    Ok(Json(Health { status, fanout: (!faults.is_empty()).then(|| faults.join("; ")) }))
+    let databases_away: Vec<String> = app.store.away().into_iter().map(str::to_owned).collect();
+    let status = if faults.is_empty() && databases_away.is_empty() { "ok" } else { "degraded" };
+    Ok(Json(Health { status, fanout: (!faults.is_empty()).then(|| faults.join("; ")), databases_away }))
 }
 
 /// Asks the database whether it can be worked with, once a second at most: nobody needs a token to ask.

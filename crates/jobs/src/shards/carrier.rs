@@ -13,11 +13,9 @@ use crate::store::StoreError;
 /// The pause of a database for which nothing is to be carried.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// The longest time for one message, so that a database that hangs holds only its own keys up.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The longest time that a request waits for tickets. It is answered then, and the tickets are taken later.
-const TICKETS: Duration = Duration::from_secs(2);
+/// The longest time that a request waits for tickets. It is answered then, and the tickets are taken later. Longer than the patience
+/// with one database, so that one that hangs is left out.
+const TICKETS: Duration = Duration::from_secs(3);
 
 /// The period of forgetting grants that ended.
 const FORGET: Duration = Duration::from_secs(10);
@@ -105,9 +103,11 @@ impl Shards {
             pending = self.pending(at).await?;
         }
         let Pending { outgoing, due, .. } = pending;
+        // A database that hangs holds only its own keys up.
+        let answering = |numbers: Vec<usize>| numbers.into_iter().filter(|number| !self.is_away(*number));
         let (sent, granted) = tokio::join!(
-            join_all(outgoing.into_iter().map(|home| patiently(self.send(at, home)))),
-            join_all(due.into_iter().map(|holder| patiently(self.offer(at, holder))))
+            join_all(answering(outgoing).map(|home| self.ask(home, self.send(at, home)))),
+            join_all(answering(due).map(|holder| self.ask(holder, self.offer(at, holder))))
         );
         let mut moved = 0;
         let mut failed = None;
@@ -176,7 +176,8 @@ impl Shards {
     async fn take_all(&self, at: usize) -> Result<(), StoreError> {
         for _ in 0..ROUNDS {
             let homes = self.pending(at).await?.outgoing;
-            let sent = join_all(homes.into_iter().map(|home| self.send_wants(at, home))).await;
+            let homes = homes.into_iter().filter(|home| !self.is_long_away(*home));
+            let sent = join_all(homes.map(|home| self.patiently(home, self.send_wants(at, home)))).await;
             let most = sent.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or_default();
             // Fewer than a batch: nothing is left of what was there.
             if most < usize::try_from(BATCH).unwrap_or_default() {
@@ -190,9 +191,4 @@ impl Shards {
     pub(super) fn note_change(&self) {
         self.changed.send_replace(());
     }
-}
-
-/// Bounds the time for a message.
-async fn patiently(message: impl Future<Output = Result<usize, StoreError>>) -> Result<usize, StoreError> {
-    timeout(PATIENCE, message).await.unwrap_or(Err(StoreError::Database(hostler_postgres::DatabaseError::Deadline)))
 }

@@ -1,7 +1,5 @@
 //! Calls on jobs: each goes to the database that has the tree.
 
-use hostler_postgres::DatabaseError;
-
 use crate::limits;
 use crate::shards::Shards;
 use crate::shards::names::Chosen;
@@ -29,11 +27,8 @@ impl Shards {
         self.refuse_taken(shard, &Chosen::of_tree(&job)).await?;
         route::fill_ids(&mut job, shard, self.count());
         let has_keys = route::tree_has_keys(&job);
-        let created = self.store(shard)?.create(job, idempotency).await;
-        if let Err(StoreError::Database(DatabaseError::Unreachable { .. } | DatabaseError::Deadline)) = created {
-            // The next one goes elsewhere, if it may.
-            self.note_answer(shard, false);
-        }
+        // After a failure, the next one goes elsewhere, if it may.
+        let created = self.unless_away(shard, self.store(shard)?.create(job, idempotency)).await;
         if has_keys && created.is_ok() {
             self.take_tickets(shard).await;
         }

@@ -1,6 +1,8 @@
 //! Ids that clients chose. They say nothing about the database, so they are looked up in all of them.
 
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use hostler_postgres::{Param, Type};
 
 use crate::ids::ItemRef;
@@ -52,11 +54,15 @@ impl Shards {
         let missing = || StoreError::NotFound { what: "job", id: id.to_owned() };
         limits::key("id", id).map_err(|_| missing())?;
         let first = home(id, self.count());
-        if has_job(self.store(first)?, id).await? {
+        let at_home = self.ask(first, has_job(self.store(first)?, id)).await;
+        if matches!(at_home, Ok(true)) {
             return Ok(first);
         }
         let others = (0..self.count()).filter(|number| *number != first);
-        self.first_of(others, |store| has_job(store, id)).await?.ok_or_else(missing)
+        match self.first_of(others, |store| has_job(store, id)).await? {
+            Some(number) => Ok(number),
+            None => Err(at_home.err().unwrap_or_else(missing)),
+        }
     }
 
     /// The database of an item, whose id is the client's or names it.
@@ -77,7 +83,7 @@ impl Shards {
             return Ok(());
         }
         let others = self.stores().iter().enumerate().filter(|(number, _)| *number != shard);
-        for answer in join_all(others.map(|(_, store)| taken(store, chosen))).await {
+        for answer in join_all(others.map(|(number, store)| self.ask(number, taken(store, chosen)))).await {
             if let Some(job_id) = answer? {
                 return Err(StoreError::Conflict { reason: "id", job_id });
             }
@@ -96,11 +102,11 @@ impl Shards {
     {
         let stores = numbers.filter_map(|number| Some((number, self.stores().get(number)?)));
         let asked = stores.map(|(number, store)| {
-            let answer = ask(store);
+            let answer = self.ask(number, ask(store));
             async move { (number, answer.await) }
         });
-        let mut failed = None;
-        for (number, answer) in join_all(asked).await {
+        let (mut asked, mut failed) = (asked.collect::<FuturesUnordered<_>>(), None);
+        while let Some((number, answer)) = asked.next().await {
             match answer {
                 Ok(true) => return Ok(Some(number)),
                 Ok(false) => {}

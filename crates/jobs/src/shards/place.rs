@@ -1,6 +1,6 @@
 //! Migration of all databases, and the check that the list of them is the one that their data lies by.
 
-use hostler_postgres::{Migration, Type, migrate};
+use hostler_postgres::{Migration, Transaction, Type, migrate};
 
 use crate::shards::Shards;
 use crate::store::{Store, StoreError};
@@ -21,53 +21,119 @@ struct Place {
     count: usize,
 }
 
+/// An error of one of the databases, or of its place in their list.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {error}")]
+pub struct PlacedError {
+    /// The number of the database in the list, from 0.
+    pub number: usize,
+    /// Its `host:port/name`, without user and password.
+    pub place: String,
+    /// The error.
+    #[source]
+    pub error: StoreError,
+}
+
 impl Shards {
-    /// Brings the schemas up to date, and checks that the list of databases is the one that their data lies by.
+    /// Brings the schemas up to date, and checks that the list of databases is the one that their data lies by. All are checked before
+    /// the first is changed.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] with the field `databases` if the order or the number of databases is another one than before, or one
-    /// that was alone has jobs and is now one of several; otherwise as [`Store::migrate`].
-    pub async fn migrate(&self) -> Result<(), StoreError> {
-        for store in self.stores() {
-            store.migrate().await?;
+    /// [`PlacedError`] with the database: [`StoreError::Invalid`] with the field `databases` as of [`Self::check_list`], otherwise as
+    /// [`Store::migrate`].
+    pub async fn migrate(&self) -> Result<(), PlacedError> {
+        self.check_list().await?;
+        for number in 0..self.count() {
+            self.placed(number, async |store| store.migrate().await).await?;
         }
-        // Nothing is recorded unless all of them fit.
-        let are_new = self.check_list().await?;
         if self.single().is_some() {
             return Ok(());
         }
-        for (number, store) in self.stores().iter().enumerate() {
-            if are_new.get(number) == Some(&true) {
-                refuse_jobs(store).await?;
-            }
-            migrate(&store.db, SCHEMA, MIGRATIONS).await?;
-            take(store, Place { number, count: self.count() }).await?;
+        for number in 0..self.count() {
+            let place = Place { number, count: self.count() };
+            self.placed(number, async |store| {
+                migrate(&store.db, SCHEMA, MIGRATIONS).await?;
+                take(store, place).await
+            })
+            .await?;
         }
         self.share_secret().await
     }
 
-    /// Checks that the list of databases is the one that their data lies by. Changes nothing. Returns for each whether it is new.
+    /// Checks that all databases answer, and that their list is the one that their data lies by. Changes nothing.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] with the field `databases`; [`StoreError::Database`] if one does not answer.
-    pub async fn check_list(&self) -> Result<Vec<bool>, StoreError> {
-        let mut are_new = Vec::with_capacity(self.count());
-        for (number, store) in self.stores().iter().enumerate() {
-            are_new.push(check(store, recorded(store).await?, Place { number, count: self.count() })?);
+    /// [`PlacedError`] with the database: [`StoreError::Invalid`] with the field `databases` if the order or the number of databases is
+    /// another one than before, if one that was alone has jobs and is now one of several, or if one is in the list by two addresses;
+    /// [`StoreError::Database`] if one does not answer.
+    pub async fn check_list(&self) -> Result<(), PlacedError> {
+        for number in 0..self.count() {
+            let listed = Place { number, count: self.count() };
+            self.placed(number, async |store| {
+                let is_new = check(store, recorded(store).await?, listed)?;
+                if is_new { refuse_jobs(store).await } else { Ok(()) }
+            })
+            .await?;
         }
-        Ok(are_new)
+        if self.single().is_some() { Ok(()) } else { self.refuse_same().await }
     }
 
-    /// Gives all databases the secret of callbacks of the first, so that receivers need one.
-    async fn share_secret(&self) -> Result<(), StoreError> {
-        let secret = self.store(0)?.callback_secret().await?;
-        let sql = "INSERT INTO hostler_jobs.setting (name, value) VALUES ('callback_secret', $1) \
-            ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE setting.value <> excluded.value";
-        for store in self.stores().iter().skip(1) {
-            store.call(sql, &[(&secret, Type::TEXT)]).await?;
+    /// Refuses a list in which two addresses lead to one database: the lock of the one is held for the other.
+    async fn refuse_same(&self) -> Result<(), PlacedError> {
+        let mut clients = Vec::with_capacity(self.count());
+        for number in 0..self.count() {
+            clients.push(self.placed(number, async |store| Ok(store.db.client().await?)).await?);
+        }
+        let keys: Vec<i64> = clients.iter().map(|_| fastrand::i64(..)).collect();
+        // Each is held until all have been checked.
+        let mut held = Vec::with_capacity(self.count());
+        for (number, client) in clients.iter_mut().enumerate() {
+            let locked = async {
+                let transaction = client.transaction().await?;
+                let others = locked_of(&transaction, keys.get(..=number).unwrap_or_default()).await?;
+                held.push(transaction);
+                Ok(others)
+            };
+            let other = self.placed(number, async |_| locked.await).await?;
+            if let Some(other) = other {
+                let detail =
+                    format!("has one database twice: at position {} and at position {}", other + 1, number + 1);
+                let same = StoreError::invalid("databases", detail);
+                return self.placed(number, async |_| Err(same)).await;
+            }
         }
         Ok(())
     }
+
+    /// Adds the place of a database to an error of a call to it.
+    async fn placed<T>(
+        &self,
+        number: usize,
+        call: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,
+    ) -> Result<T, PlacedError> {
+        let placed = |place: &str, error| PlacedError { number, place: place.to_owned(), error };
+        let store = self.store(number).map_err(|error| placed("", error))?;
+        call(store).await.map_err(|error| placed(store.place(), error))
+    }
+
+    /// Gives all databases the secret of callbacks of the first, so that receivers need one.
+    async fn share_secret(&self) -> Result<(), PlacedError> {
+        let secret = self.placed(0, async |store| store.callback_secret().await).await?;
+        let sql = "INSERT INTO hostler_jobs.setting (name, value) VALUES ('callback_secret', $1) \
+            ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE setting.value <> excluded.value";
+        for number in 1..self.count() {
+            self.placed(number, async |store| store.call(sql, &[(&secret, Type::TEXT)]).await).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Locks the last of some keys until the end of a transaction. Returns the number of the last other one that is locked already.
+async fn locked_of(transaction: &Transaction<'_>, keys: &[i64]) -> Result<Option<usize>, StoreError> {
+    let sql = "SELECT max(k.n) FROM unnest($1) WITH ORDINALITY k (key, n) WHERE NOT pg_try_advisory_xact_lock(k.key)";
+    let rows = transaction.query(sql, &[(&keys, Type::INT8_ARRAY)]).await?;
+    let last: Option<i64> = rows.first().and_then(|row| row.get(0));
+    Ok(last.and_then(|n| usize::try_from(n - 1).ok()))
 }
 
 /// The place that a database recorded. `None`: it was never one of several.
@@ -104,6 +170,10 @@ fn check(store: &Store, recorded: Option<Place>, listed: Place) -> Result<bool, 
 
 /// Refuses a database whose jobs lie by another rule.
 async fn refuse_jobs(store: &Store) -> Result<(), StoreError> {
+    let rows = store.call("SELECT to_regclass('hostler_jobs.job') IS NOT NULL", &[]).await?;
+    if !rows.first().is_some_and(|row| row.get(0)) {
+        return Ok(());
+    }
     let rows = store.call("SELECT EXISTS (SELECT FROM hostler_jobs.job)", &[]).await?;
     if rows.first().is_some_and(|row| row.get(0)) {
         let detail =

@@ -20,14 +20,6 @@ impl Shards {
         Ok(counts.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().fold(Counts::default(), add))
     }
 
-    /// Checks that all databases answer.
-    ///
-    /// # Errors
-    /// [`StoreError::Database`]: the first of them that does not.
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        join_all(self.stores().iter().map(Store::ping)).await.into_iter().collect()
-    }
-
     /// Checks that one of the databases answers at least.
     ///
     /// # Errors
@@ -42,7 +34,11 @@ impl Shards {
     /// # Errors
     /// As [`Store::check_schema`]: that of a wrong schema, or the last one if no database answers.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
-        let answers = join_all(self.stores().iter().map(Store::check_schema)).await;
+        if let Some(store) = self.single() {
+            return store.check_schema().await;
+        }
+        let asked = self.stores().iter().enumerate().map(|(number, store)| self.ask(number, store.check_schema()));
+        let answers = join_all(asked).await;
         let answers_some = answers.iter().any(Result::is_ok);
         let mut failed = Ok(());
         for answer in answers {

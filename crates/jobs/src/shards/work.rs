@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::timeout;
 
 use crate::limits::MAX_ASSIGNMENTS;
 use crate::shards::Shards;
@@ -12,9 +11,6 @@ use crate::shards::route::of_assignment;
 use crate::store::settle::check;
 use crate::store::{Settlement, Store, StoreError};
 use crate::types::{Assigned, Failure, Progress, Settled, SettledStatus, Success};
-
-/// The longest time for which a claim waits for one of several databases.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The results and failures of a request for one database, with their positions in the request.
 #[derive(Default)]
@@ -52,7 +48,7 @@ fn split(ids: &[String]) -> BTreeMap<usize, Vec<String>> {
 
 impl Shards {
     /// Assigns available items to a worker: one database is asked after the other, each time beginning with another, until there are
-    /// `max`. A database that does not answer is left out for 2 s.
+    /// `max`. A database that does not answer within 2 s is left out until it does.
     ///
     /// # Errors
     /// As [`Store::claim`], if no database answered.
@@ -62,21 +58,15 @@ impl Shards {
         }
         let (mut given, mut answered, mut failed) = (Vec::new(), false, None);
         for number in self.claim_order(fastrand::usize(..self.count())) {
-            let asked = self.store(number)?.claim(types, worker, max - given.len());
             // A claim that is given up gives its items back.
-            let claimed = timeout(PATIENCE, asked).await;
-            match claimed.unwrap_or(Err(StoreError::Database(hostler_postgres::DatabaseError::Deadline))) {
+            let asked = self.store(number)?.claim(types, worker, max - given.len());
+            match self.patiently(number, asked).await {
                 Ok(more) => {
                     given.extend(more);
                     answered = true;
-                    self.note_answer(number, true);
                 }
                 Err(error @ StoreError::Invalid { .. }) => return Err(error),
-                Err(error) => {
-                    tracing::debug!(database = number, %error, "no items are claimed of a database");
-                    self.note_answer(number, false);
-                    failed = Some(error);
-                }
+                Err(error) => failed = Some(error),
             }
             if given.len() >= max {
                 break;
@@ -115,7 +105,7 @@ impl Shards {
         let parts = parts(results, failures);
         let shards: Vec<usize> = parts.keys().copied().collect();
         let calls = parts.into_iter().map(|(number, part)| async move {
-            let ended = self.store(number)?.settle(part.results, part.failures).await?;
+            let ended = self.unless_away(number, self.store(number)?.settle(part.results, part.failures)).await?;
             Ok::<_, StoreError>((part.places, ended))
         });
         let mut failed = None;
@@ -223,7 +213,7 @@ impl Shards {
         }
         let mut calls = Vec::new();
         for (number, ids) in split(assignments) {
-            calls.push(call(self.store(number)?, ids));
+            calls.push(self.unless_away(number, call(self.store(number)?, ids)));
         }
         let mut stale = std::collections::HashSet::new();
         for ended in join_all(calls).await.into_iter().collect::<Result<Vec<_>, _>>()? {

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::databases::shards;
+use crate::databases::{joined, shards};
+use crate::postgres::Postgres;
 
 /// Posts JSON, which must be accepted.
 async fn post(client: &Client, url: String, body: Value) -> Value {
@@ -59,6 +60,41 @@ async fn keyed_items_of_several_databases_are_worked_off_over_http() {
     }
     let metrics = client.get(format!("{base}/metrics")).send().await.unwrap().text().await.unwrap();
     assert!(metrics.contains("hostler_jobs_"), "{metrics}");
+    cancel.cancel();
+    server.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_database_away_leaves_the_instance_ready_and_is_named() {
+    let other = Postgres::start();
+    let shards = joined(&[Postgres::shared().database(), other.database()]);
+    shards.migrate().await.unwrap();
+    let away = shards.stores()[1].place().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/readyz", listener.local_addr().unwrap());
+    let cancel = CancellationToken::new();
+    let server = tokio::spawn(serve(ServerSettings::default(), listener, shards, cancel.clone()));
+    let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().unwrap();
+    let ready = async || {
+        let answer = client.get(&url).send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    assert_eq!(ready().await, (200, json!({"status": "ok"})));
+    other.freeze();
+    let degraded = (200, json!({"status": "degraded", "databases_away": [away]}));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let (begun, found) = (Instant::now(), ready().await);
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        if found == degraded {
+            break;
+        }
+        assert!(found.0 == 200 && Instant::now() < deadline, "{found:?}");
+    }
+    other.thaw();
+    while ready().await.1 != json!({"status": "ok"}) {
+        assert!(Instant::now() < deadline, "the database is back");
+    }
     cancel.cancel();
     server.await.unwrap().unwrap();
 }

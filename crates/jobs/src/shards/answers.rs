@@ -1,0 +1,168 @@
+//! The databases that do not answer: calls leave them out, and a probe asks each until it answers again.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use hostler_postgres::DatabaseError;
+use tokio::time::{sleep, timeout};
+
+use crate::shards::Shards;
+use crate::store::{Store, StoreError};
+
+/// The longest time for which a call that needs one of several databases waits for it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The pause between two probes of a database that does not answer.
+const PROBE: Duration = Duration::from_millis(500);
+
+/// The numbers of databases, each with the time since which it does not answer.
+type Numbers = BTreeMap<usize, Instant>;
+
+/// The databases that do not answer. Clones share them.
+#[derive(Clone, Default)]
+pub(super) struct Away(Arc<Mutex<Numbers>>);
+
+fn locked(away: &Mutex<Numbers>) -> MutexGuard<'_, Numbers> {
+    away.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shards {
+    /// Returns `true` if a database did not answer lately.
+    pub(super) fn is_away(&self, number: usize) -> bool {
+        locked(&self.away.0).contains_key(&number)
+    }
+
+    /// Returns `true` if a database has not answered for longer than [`PATIENCE`]. One that starts anew is back before.
+    pub(super) fn is_long_away(&self, number: usize) -> bool {
+        locked(&self.away.0).get(&number).is_some_and(|since| since.elapsed() > PATIENCE)
+    }
+
+    /// The places of the databases that do not answer, in their order.
+    pub fn away(&self) -> Vec<&str> {
+        let away = locked(&self.away.0);
+        away.keys().filter_map(|number| self.stores.get(*number)).map(Store::place).collect()
+    }
+
+    /// Notes that a database did not answer. From now on it is left out, until a probe finds that it answers.
+    pub(super) fn note_away(&self, number: usize) {
+        let Some(store) = self.stores.get(number).cloned() else { return };
+        match locked(&self.away.0).entry(number) {
+            Entry::Occupied(_) => return,
+            Entry::Vacant(entry) => drop(entry.insert(Instant::now())),
+        }
+        tracing::warn!(database = store.place(), "a database does not answer; its trees wait");
+        // Ends with the last of those that would ask the database.
+        let away = Arc::downgrade(&self.away.0);
+        tokio::spawn(async move {
+            if probe(&store, &away).await
+                && let Some(away) = away.upgrade()
+            {
+                locked(&away).remove(&number);
+                tracing::info!(database = store.place(), "the database answers again");
+            }
+        });
+    }
+
+    /// Notes the outcome of a call to a database.
+    pub(super) fn note<T>(&self, number: usize, outcome: &Result<T, StoreError>) {
+        if outcome.as_ref().is_err_and(is_no_answer) {
+            self.note_away(number);
+        }
+    }
+
+    /// Makes a call to a database, if it answers in time. One that is away fails it at once.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Deadline`] if the database is away or does not answer within [`PATIENCE`]; otherwise that of the call.
+    pub(super) async fn ask<T>(
+        &self,
+        number: usize,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        if self.is_away(number) {
+            return Err(StoreError::Database(DatabaseError::Deadline));
+        }
+        self.patiently(number, call).await
+    }
+
+    /// Makes a call to a database, also if it is away.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Deadline`] if the database does not answer within [`PATIENCE`]; otherwise that of the call.
+    pub(super) async fn patiently<T>(
+        &self,
+        number: usize,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let outcome = timeout(PATIENCE, call).await.unwrap_or(Err(StoreError::Database(DatabaseError::Deadline)));
+        self.note(number, &outcome);
+        outcome
+    }
+
+    /// Makes a call to a database that may take long. One that is away fails it at once.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Deadline`] if the database is away; otherwise that of the call.
+    pub(super) async fn unless_away<T>(
+        &self,
+        number: usize,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        if self.is_away(number) {
+            return Err(StoreError::Database(DatabaseError::Deadline));
+        }
+        let outcome = call.await;
+        self.note(number, &outcome);
+        outcome
+    }
+
+    /// The databases that claims ask, from `first` on: those that answer, or the first if none does.
+    pub(super) fn claim_order(&self, first: usize) -> Vec<usize> {
+        order(first, self.count(), &locked(&self.away.0))
+    }
+}
+
+/// The databases that answer, from `first` on; only the first if none does.
+fn order(first: usize, count: usize, away: &Numbers) -> Vec<usize> {
+    let all = (0..count).map(|n| (first + n) % count);
+    let answering: Vec<usize> = all.filter(|number| !away.contains_key(number)).collect();
+    if answering.is_empty() { vec![first] } else { answering }
+}
+
+/// Returns `true` for an error after which a database is left out.
+fn is_no_answer(error: &StoreError) -> bool {
+    matches!(error, StoreError::Database(DatabaseError::Unreachable { .. } | DatabaseError::Deadline))
+}
+
+/// Asks a database until it answers. Returns `false` if nobody needs it any more.
+async fn probe(store: &Store, away: &Weak<Mutex<Numbers>>) -> bool {
+    while away.strong_count() > 0 {
+        if let Ok(Ok(())) = timeout(PATIENCE, store.ping()).await {
+            return true;
+        }
+        sleep(PROBE).await;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_that_are_away_are_left_out() {
+        let of = |away: &[usize]| order(2, 4, &away.iter().map(|number| (*number, Instant::now())).collect());
+        assert_eq!(of(&[]), [2, 3, 0, 1]);
+        assert_eq!(of(&[3, 0]), [2, 1]);
+        assert_eq!(of(&[0, 1, 2, 3]), [2]);
+    }
+
+    #[test]
+    fn only_a_database_without_an_answer_is_left_out() {
+        let refused = DatabaseError::Refused { code: "22P02".to_owned(), message: "no".to_owned() };
+        assert!(is_no_answer(&StoreError::Database(DatabaseError::Deadline)));
+        assert!(!is_no_answer(&StoreError::Database(refused)) && !is_no_answer(&StoreError::Gone));
+    }
+}
