@@ -134,6 +134,7 @@ async fn a_broker_that_is_killed_slows_nobody_and_loses_nothing() {
     let ids = create(&server, "mail", 120).await;
     let mut seen = Seen::default();
     work(&server, &url, "mail", &mut seen, Some(30)).await;
+    broker.keep_names();
     broker.kill();
     until(|| async { server.get("/readyz").await == (200, degraded(&server).await) }).await;
     // Claims and results go on.
