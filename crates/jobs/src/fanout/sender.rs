@@ -70,12 +70,13 @@ pub(super) async fn send(store: &Store, settings: &RabbitMq, ties: &Ties) {
     let mut wait = RETRY.0;
     let mut committed = ties.committed.clone();
     loop {
-        let begun = Instant::now();
+        let published = ties.state.counts().published;
         let error = match settings.broker.connect().await {
             Ok(line) => work(store, line, &ties.state, &mut committed).await,
             Err(error) => error,
         };
-        wait = if begun.elapsed() > RETRY.1 { RETRY.0 } else { (wait * 2).min(RETRY.1) };
+        // A connection is no progress: the server may take it, and store nothing.
+        wait = if ties.state.counts().published > published { RETRY.0 } else { (wait * 2).min(RETRY.1) };
         let pause = if matches!(error, BrokerError::Refused { .. }) { REFUSED } else { wait };
         ties.state.failed(Part::Broker, error.to_string());
         sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
@@ -88,11 +89,13 @@ async fn work(store: &Store, mut line: Line, state: &FanoutState, committed: &mu
         if let Some(error) = line.fault() {
             return error;
         }
-        state.works(Part::Broker);
         match batch(store, &mut line, state).await {
-            // There may be more.
-            Ok(true) => continue,
-            Ok(false) => {}
+            Ok(may_be_more) => {
+                state.works(Part::Broker);
+                if may_be_more {
+                    continue;
+                }
+            }
             Err(Fault::Broker(error)) => return error,
             Err(Fault::Store(error)) => tracing::debug!(%error, "the outbox of the fan-out cannot be read"),
         }
