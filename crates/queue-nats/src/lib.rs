@@ -32,7 +32,7 @@
 mod acks;
 mod address;
 mod api;
-mod client;
+pub mod client;
 pub mod connecting;
 mod declare;
 mod envelope;

@@ -167,7 +167,7 @@ impl Card {
     }
 
     /// Answers questions until `stop`.
-    pub(crate) async fn serve(self, client: Client, questions: Vec<Subscriber>, stop: CancellationToken) {
+    pub(crate) async fn serve(&self, client: &Client, questions: Vec<Subscriber>, stop: &CancellationToken) {
         let mut questions = select_all(questions);
         loop {
             let question = tokio::select! {
