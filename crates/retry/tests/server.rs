@@ -170,3 +170,23 @@ async fn a_message_over_which_the_client_panics_costs_the_connection_only() {
     drop((service.outbox, service.events));
     timeout(PATIENCE, service.connection.end()).await.expect("the service does not end");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_question_about_the_service_is_answered_as_a_command_to_the_server() {
+    let server = Server::start();
+    let _service = Service::start(&server).await;
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let mut answers = client.subscribe(">").await.unwrap();
+    client.flush().await.unwrap();
+    let verbs = ["PING", "INFO", "STATS"].map(|verb| format!("$SRV.{verb}"));
+    for verb in &verbs {
+        server.send_raw(&[(verb, "$KV.config.key", "NATS/1.0\r\n\r\n"), (verb, "good", "NATS/1.0\r\n\r\n")]);
+        loop {
+            let answer = timeout(PATIENCE, answers.next()).await.expect("the service does not answer").unwrap();
+            assert_ne!(&*answer.subject, "$KV.config.key");
+            if &*answer.subject == "good" {
+                break;
+            }
+        }
+    }
+}
