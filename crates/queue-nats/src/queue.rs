@@ -281,14 +281,13 @@ impl NatsQueue {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let overdue = self.shared.lock().pulls.overdue_at();
-            if !self.shared.is_asking() {
+            let Some(overdue) = self.shared.overdue_at() else {
                 self.fault().await?;
                 return Ok(self.shared.lock().pulls.is_full());
-            }
+            };
             tokio::select! {
                 () = changed => {}
-                () = sleep_until(overdue.unwrap_or_else(Instant::now)) => {
+                () = sleep_until(overdue) => {
                     self.give_up().await?;
                     return Ok(false);
                 }
@@ -310,11 +309,8 @@ impl NatsQueue {
                 return Ok(taken);
             }
             self.fault().await?;
-            let (now, is_open) = (Instant::now(), self.shared.is_asking());
-            let (overdue, look) = {
-                let state = self.shared.lock();
-                (state.pulls.overdue_at().filter(|_| is_open), state.hand.next_look())
-            };
+            let (now, overdue) = (Instant::now(), self.shared.overdue_at());
+            let (is_open, look) = (overdue.is_some(), self.shared.lock().hand.next_look());
             if now >= deadline && (!is_open || now >= deadline + LATE) {
                 // The server has answered that nothing came in time, unless it was not asked, or an earlier request is open.
                 if is_open || self.holds_enough() {
@@ -329,7 +325,7 @@ impl NatsQueue {
             if !is_open {
                 self.ask(request.max, (deadline - now).clamp(SHORTEST, LONGEST)).await?;
             }
-            let next = [Some(deadline + LATE), self.shared.lock().pulls.overdue_at(), look].into_iter().flatten().min();
+            let next = [Some(deadline + LATE), self.shared.overdue_at(), look].into_iter().flatten().min();
             tokio::select! {
                 () = changed => {}
                 () = sleep_until(next.unwrap_or(deadline)) => {}
