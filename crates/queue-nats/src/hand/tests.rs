@@ -46,7 +46,7 @@ fn a_lease_ends_by_its_own_clock_and_gives_no_right_after() {
     assert!(hand.settle(&receipt, now + LEASE).is_err());
     let ended = hand.expired(now + LEASE);
     assert_eq!(sequences(&ended), [1]);
-    hand.went_back(ended[0].key, Some(now + LEASE));
+    hand.went_back(ended[0].key, Some(now + LEASE), now + LEASE);
     assert_eq!(hand.visible(now + LEASE), 1);
     arrive(&mut hand, 1, 2, "jobs", now + LEASE);
     hand.count(Key { sequence: 1, deliveries: 2 }, Some(0), now);
@@ -155,8 +155,21 @@ fn a_rest_gives_back_what_is_not_handed_out() {
     arrive(&mut hand, 2, 1, "jobs", now);
     assert_eq!(sequences(&hand.give_back()), [2]);
     assert!(hand.give_back().is_empty());
-    hand.went_back(Key { sequence: 2, deliveries: 1 }, Some(now));
+    hand.went_back(Key { sequence: 2, deliveries: 1 }, Some(now), now);
     assert_eq!((hand.visible(now), hand.visible(now + RETURNED)), (1, 0));
+}
+
+#[test]
+fn messages_that_went_back_for_long_are_not_remembered() {
+    let now = Instant::now();
+    let mut hand = Hand::new(false, SERVER);
+    for (sequence, delay) in [(1, Duration::ZERO), (2, SOON), (3, SOON + SECOND), (4, 1_000 * SOON)] {
+        arrive(&mut hand, sequence, 1, "jobs", now);
+        hand.went_back(Key { sequence, deliveries: 1 }, Some(now + delay), now);
+    }
+    let mut remembered: Vec<_> = hand.returned.keys().copied().collect();
+    remembered.sort_unstable();
+    assert_eq!(remembered, [1, 2]);
 }
 
 /// A host that the server cannot reach, or that was stopped for a while.

@@ -99,7 +99,7 @@ impl Shared {
         in_time(end)?;
         let due = Instant::now() + delay;
         self.acknowledge(&handed.reply, back_after(delay)).await?;
-        self.change(|hand| hand.went_back(handed.key, Some(due)));
+        self.change(|hand| hand.went_back(handed.key, Some(due), Instant::now()));
         Ok(())
     }
 
@@ -201,7 +201,7 @@ impl Shared {
         let end = self.certain_end(handed).await;
         if let Err(error) = self.back(handed, delay, end).await {
             tracing::debug!(stream = self.source.stream, %error, "NATS delivers a message again later");
-            self.change(|hand| hand.went_back(handed.key, None));
+            self.change(|hand| hand.went_back(handed.key, None, Instant::now()));
         }
     }
 
