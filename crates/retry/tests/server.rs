@@ -1,5 +1,7 @@
 //! The connection over the real NATS server that `tests/servers.sh` installs.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
