@@ -3,6 +3,8 @@
 //! The server has no fence: an acknowledgement of an earlier delivery takes effect as one of the present delivery would. So the
 //! ends of leases are kept here, and nothing is sent for a lease that has ended.
 
+pub(crate) mod surplus;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 

@@ -44,8 +44,12 @@ pub(crate) const LIMITS: Limits = Limits {
 /// which on the server must answer before the message goes back.
 const STALE: Duration = Duration::from_secs(1);
 
-/// Messages of an ordered queue that may wait here for their groups, and their bytes. No more are asked for beyond that.
+/// Messages of an ordered queue that may wait here for their groups, and their bytes. Beyond that, messages of groups whose first
+/// one is elsewhere go back, and none are asked for if there are no such messages.
 const MOST_HELD: (usize, usize) = (10_000, 64 << 20);
+
+/// Maximum number of messages that go back at a time because too many wait.
+const SURPLUS: usize = 512;
 
 /// Time that the server may take to tell that nothing came in time.
 const LATE: Duration = Duration::from_millis(100);
@@ -164,7 +168,13 @@ impl NatsQueue {
             *session = None;
         }
         if self.holds_enough() {
-            return Ok(false);
+            let surplus = self.shared.change(|hand| hand.surplus(SURPLUS));
+            if surplus.is_empty() {
+                return Ok(false);
+            }
+            let shared = Arc::clone(&self.shared);
+            // A task, because others take their place meanwhile.
+            tokio::spawn(async move { shared.send_away(surplus).await });
         }
         self.shared.screening.before_ask().await?;
         let open = match session.take() {

@@ -16,6 +16,7 @@ use super::shared::Shared;
 use crate::acks::{DONE, PROGRESS, back_after};
 use crate::api::{self, PublishError};
 use crate::declare::missing;
+use crate::hand::surplus::away;
 use crate::hand::{Handed, certain, lost};
 use crate::line::Unanswered;
 
@@ -152,6 +153,20 @@ impl Shared {
             self.put_back(handed, Duration::ZERO).await;
         });
         join_all(giving).await;
+    }
+
+    /// Gives back messages that wait for their groups, for a while. No handler has seen them.
+    pub(super) async fn send_away(&self, messages: Vec<Handed>) {
+        tracing::debug!(
+            stream = self.source.stream,
+            messages = messages.len(),
+            "messages go back whose groups are held up, to make room for other groups"
+        );
+        let sending = messages.iter().map(|handed| async move {
+            self.uncount(handed).await;
+            self.put_back(handed, away(handed)).await;
+        });
+        join_all(sending).await;
     }
 
     /// Gives back messages whose leases have ended. The attempts count.
