@@ -10,7 +10,6 @@ use std::time::Duration;
 use async_nats::client::{FlushError, PublishError, RequestError, SubscribeError};
 use async_nats::connection::State;
 use async_nats::{HeaderMap, Message, Request, ServerInfo, Subscriber, ToSubject};
-use async_trait::async_trait;
 use bytes::Bytes;
 use hostler_queue::QueueError;
 use hostler_types::Backoff;
@@ -34,13 +33,12 @@ impl Life {
 }
 
 /// Maker of clients, which hears of their lives.
-#[async_trait]
 pub trait Connect: Send + Sync + 'static {
     /// Connects. The client's events count as soon as its life has begun.
     ///
     /// # Errors
     /// The server cannot be reached, or refuses the user.
-    async fn connect(&self, life: Life) -> Result<async_nats::Client, QueueError>;
+    fn connect(&self, life: Life) -> impl Future<Output = Result<async_nats::Client, QueueError>> + Send;
 
     /// Notes that a client is connected, and in use.
     fn began(&self);

@@ -5,10 +5,9 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-use tempfile::TempDir;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -23,33 +22,36 @@ const KEEPER: &str = r#"
 /// A running server with JetStream. Dropping this value ends it.
 pub struct Server {
     keeper: Child,
-    _run: TempDir,
+    run: PathBuf,
     address: String,
 }
 
 impl Server {
     /// Starts a server. Waits until it listens.
     pub fn start() -> Self {
-        let run = tempfile::tempdir().unwrap();
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let name = format!("nats-{}-{}", process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
+        let run = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&run).unwrap();
         let mut keeper = Command::new("sh");
         keeper
             .args(["-c", KEEPER])
-            .arg(run.path())
+            .arg(&run)
             .arg(program())
             .args(["-a", "127.0.0.1", "-p", "-1", "-js"])
             .arg("-sd")
-            .arg(run.path());
-        keeper.arg("--ports_file_dir").arg(run.path()).stdin(Stdio::piped()).process_group(0);
+            .arg(&run);
+        keeper.arg("--ports_file_dir").arg(&run).stdin(Stdio::piped()).process_group(0);
         let (keeper, begun) = (keeper.spawn().unwrap(), Instant::now());
         let address = loop {
-            if let Some(address) = listens(run.path()) {
+            if let Some(address) = listens(&run) {
                 break address;
             }
-            let output = || fs::read_to_string(run.path().join("output")).unwrap_or_default();
+            let output = || fs::read_to_string(run.join("output")).unwrap_or_default();
             assert!(begun.elapsed() < PATIENCE, "NATS did not start:\n{}", output());
             std::thread::park_timeout(Duration::from_millis(20));
         };
-        Self { keeper, _run: run, address }
+        Self { keeper, run, address }
     }
 
     /// Returns the URL of the server.
@@ -76,6 +78,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
+        let _ = fs::remove_dir_all(&self.run);
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use hostler_queue::QueueError;
 use hostler_queue_nats::client::{Client, Connect, Life};
 use hostler_queue_nats::connecting;
@@ -90,7 +89,6 @@ struct Connector {
     news: News,
 }
 
-#[async_trait]
 impl Connect for Connector {
     async fn connect(&self, life: Life) -> Result<async_nats::Client, QueueError> {
         let (servers, options) =
