@@ -3,14 +3,13 @@
 //! The client library connects again after a loss. But its task ends by a panic over some messages, such as one with a carriage return
 //! in the value of a header. Then nothing is sent and nothing comes any more, and a new client takes the place of the old one.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::client::{FlushError, PublishError, RequestError, SubscribeError};
 use async_nats::connection::State;
 use async_nats::{HeaderMap, Message, Request, ServerInfo, Subscriber, ToSubject};
-use async_trait::async_trait;
 use bytes::Bytes;
 use hostler_queue::QueueError;
 use hostler_types::Backoff;
@@ -23,24 +22,23 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_s
 
 /// Life of a client. Its callback for events keeps this value, which the end of the client's task drops.
 #[derive(Debug, Clone)]
-pub(crate) struct Life(watch::Receiver<bool>);
+pub struct Life(watch::Receiver<bool>);
 
 impl Life {
     /// Waits until the client is in use. Its events matter from then on.
-    pub(crate) async fn begun(mut self) {
+    pub async fn begun(mut self) {
         // An error means that the client is never used.
         let _ = self.0.wait_for(|is_used| *is_used).await;
     }
 }
 
 /// Maker of clients, which hears of their lives.
-#[async_trait]
-pub(crate) trait Connect: Send + Sync + 'static {
+pub trait Connect: Send + Sync + 'static {
     /// Connects. The client's events count as soon as its life has begun.
     ///
     /// # Errors
     /// The server cannot be reached, or refuses the user.
-    async fn connect(&self, life: Life) -> Result<async_nats::Client, QueueError>;
+    fn connect(&self, life: Life) -> impl Future<Output = Result<async_nats::Client, QueueError>> + Send;
 
     /// Notes that a client is connected, and in use.
     fn began(&self);
@@ -49,18 +47,37 @@ pub(crate) trait Connect: Send + Sync + 'static {
     fn ended(&self);
 }
 
-/// State that the client shares with the task that replaces it.
-struct Current {
-    client: RwLock<Arc<async_nats::Client>>,
-    /// Set from the end of the client's task until its replacement.
-    has_ended: AtomicBool,
+/// A client, and its place among those before it.
+#[derive(Debug, Clone)]
+pub struct Present {
+    /// Number of the client, from 1.
+    pub number: u64,
+    /// The client.
+    pub client: Arc<async_nats::Client>,
+    /// Set if the client's task has ended, and no other client has taken its place yet.
+    pub has_ended: bool,
+}
+
+impl Present {
+    /// Returns the number of the connection, which grows with each one. `None`: there is no connection, as far as is known.
+    pub fn link(&self) -> Option<u64> {
+        // The number first: what is sent on an earlier connection must not seem to belong to a later one.
+        let connects = self.client.statistics().connects.load(Ordering::Relaxed);
+        let is_connected = !self.has_ended && self.client.connection_state() == State::Connected;
+        is_connected.then(|| link_number(self.number, connects))
+    }
+}
+
+/// Returns the number of a connection: each client counts its own ones from 1.
+fn link_number(client: u64, connects: u64) -> u64 {
+    client << 32 | connects & u64::from(u32::MAX)
 }
 
 /// A client that is replaced when its task ends.
-pub(crate) struct Client {
+pub struct Client {
     /// Task that replaces it. Ends with this value.
     _keeper: JoinSet<()>,
-    current: Arc<Current>,
+    present: watch::Receiver<Present>,
 }
 
 impl Client {
@@ -68,24 +85,32 @@ impl Client {
     ///
     /// # Errors
     /// The error of the first attempt.
-    pub(crate) async fn connect(connector: impl Connect) -> Result<Self, QueueError> {
+    pub async fn connect(connector: impl Connect) -> Result<Self, QueueError> {
         let (client, used) = connected(&connector).await?;
-        let current = Arc::new(Current { client: RwLock::new(client), has_ended: AtomicBool::new(false) });
+        let (current, present) = watch::channel(Present { number: 1, client, has_ended: false });
         begin(&connector, &used);
         let mut keeper = JoinSet::new();
-        keeper.spawn(keep(Arc::clone(&current), connector, used));
-        Ok(Self { _keeper: keeper, current })
+        keeper.spawn(keep(current, connector, used));
+        Ok(Self { _keeper: keeper, present })
     }
 
     fn now(&self) -> Arc<async_nats::Client> {
-        self.current.client.read().unwrap_or_else(PoisonError::into_inner).clone()
+        Arc::clone(&self.present.borrow().client)
+    }
+
+    /// Returns the present client. It stays the same one while a connection is lost, until its task ends.
+    pub fn present(&self) -> Present {
+        self.present.borrow().clone()
+    }
+
+    /// Returns the present client, and its replacements as they come.
+    pub fn watch(&self) -> watch::Receiver<Present> {
+        self.present.clone()
     }
 
     pub(crate) fn connection_state(&self) -> State {
-        if self.current.has_ended.load(Ordering::Acquire) {
-            return State::Disconnected;
-        }
-        self.now().connection_state()
+        let present = self.present();
+        if present.has_ended { State::Disconnected } else { present.client.connection_state() }
     }
 
     pub(crate) fn server_info(&self) -> ServerInfo {
@@ -165,14 +190,13 @@ fn begin(connector: &impl Connect, used: &watch::Sender<bool>) {
 }
 
 /// Replaces the client each time that its task ends.
-async fn keep(current: Arc<Current>, connector: impl Connect, mut used: watch::Sender<bool>) {
+async fn keep(current: watch::Sender<Present>, connector: impl Connect, mut used: watch::Sender<bool>) {
     loop {
         used.closed().await;
-        current.has_ended.store(true, Ordering::Release);
+        current.send_modify(|present| present.has_ended = true);
         connector.ended();
         let (client, next) = replacement(&connector).await;
-        *current.client.write().unwrap_or_else(PoisonError::into_inner) = client;
-        current.has_ended.store(false, Ordering::Release);
+        current.send_modify(|present| *present = Present { number: present.number + 1, client, has_ended: false });
         begin(&connector, &next);
         used = next;
     }
@@ -187,5 +211,17 @@ async fn replacement(connector: &impl Connect) -> (Arc<async_nats::Client>, watc
         }
         sleep(RETRY.rest(failures, fastrand::f64())).await;
         failures = failures.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_connection_grows_with_each_client_too() {
+        let numbers =
+            [(1, 1), (1, 2), (1, 9_000), (2, 1), (3, 1), (3, 2)].map(|(client, link)| link_number(client, link));
+        assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
     }
 }

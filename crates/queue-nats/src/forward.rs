@@ -214,7 +214,8 @@ impl Feed {
                     Some(chunk) => self.take(chunk, &mut pulls).await?,
                     None => return Ok(()),
                 },
-                () = sleep_until(pulls.overdue_at().unwrap_or_else(Instant::now)) => {
+                // Without a request on this connection, `watch` tells of the loss.
+                () = sleep_until(pulls.overdue_at(line.losses()).unwrap_or_else(|| Instant::now() + LONGEST)) => {
                     self.has_some().await?;
                     pulls.give_up().map_err(QueueError::Unavailable)?;
                 }

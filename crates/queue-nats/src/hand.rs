@@ -3,6 +3,8 @@
 //! The server has no fence: an acknowledgement of an earlier delivery takes effect as one of the present delivery would. So the
 //! ends of leases are kept here, and nothing is sent for a lease that has ended.
 
+pub(crate) mod surplus;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
@@ -31,6 +33,10 @@ const TOUCHING: Duration = Duration::from_secs(1);
 
 /// Time for which a returned message counts as visible in this process. Another process may have it since.
 const RETURNED: Duration = Duration::from_secs(30);
+
+/// Longest delay of a returned message that is remembered. Those with longer ones may be many, and are not counted as visible from
+/// the end of their delays until the server delivers them.
+const SOON: Duration = Duration::from_secs(120);
 
 /// A delivery: the message's sequence number, and the number of its deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -170,7 +176,7 @@ pub(crate) struct Hand {
     /// Time after which the server delivers a message again.
     server: Duration,
     entries: BTreeMap<u64, Entry>,
-    /// Messages that went back to the server, and are not known to have been delivered since, with the times from which on they
+    /// Messages that went back to the server for at most [`SOON`], and are not known to have been delivered since, with the times from which on they
     /// are visible.
     returned: HashMap<u64, Instant>,
     /// Number of changes after which more may be there to hand out.
@@ -250,11 +256,7 @@ impl Hand {
     /// Takes the new messages for which `is_early` is true out of what can be handed out, because they are about to go back.
     pub(crate) fn early(&mut self, is_early: impl Fn(&Mail) -> bool) -> Vec<Handed> {
         let new = self.entries.values_mut().filter(|entry| entry.stage == Stage::New && entry.uncounted.is_some());
-        let early = new.filter(|entry| is_early(&entry.mail)).map(|entry| {
-            entry.stage = Stage::Leaving;
-            handed(entry)
-        });
-        early.collect()
+        new.filter(|entry| is_early(&entry.mail)).map(leaving).collect()
     }
 
     /// Decides on the messages that can be handed out. Returns those of an ordered queue that may be the first of their groups,
@@ -386,11 +388,11 @@ impl Hand {
 
     /// Forgets a delivery that went back to the server. `due`: the time from which on the message is visible. `None`: it is not
     /// known if the message went back.
-    pub(crate) fn went_back(&mut self, key: Key, due: Option<Instant>) {
+    pub(crate) fn went_back(&mut self, key: Key, due: Option<Instant>, now: Instant) {
         if self.get_mut(key).is_some() {
             self.changes += 1;
             self.entries.remove(&key.sequence);
-            if let Some(due) = due {
+            if let Some(due) = due.filter(|due| *due <= now + SOON) {
                 self.returned.insert(key.sequence, due);
             }
         }
@@ -403,21 +405,13 @@ impl Hand {
         self.returned.retain(|_, due| *due + RETURNED > now);
         self.entries.retain(|_, entry| !entry.is_waiting() || entry.timer_end(server) > now);
         let ended = self.entries.values_mut().filter(|entry| entry.lease_end(server).is_some_and(|end| end <= now));
-        let ended = ended.map(|entry| {
-            entry.stage = Stage::Leaving;
-            handed(entry)
-        });
-        ended.collect()
+        ended.map(leaving).collect()
     }
 
     /// Takes out the messages that are not handed out, because they are about to go back.
     pub(crate) fn give_back(&mut self) -> Vec<Handed> {
         let waiting = self.entries.values_mut().filter(|entry| entry.is_waiting());
-        let waiting = waiting.map(|entry| {
-            entry.stage = Stage::Leaving;
-            handed(entry)
-        });
-        waiting.collect()
+        waiting.map(leaving).collect()
     }
 
     /// Returns the messages whose timers on the server must begin anew. The caller asks the server for that.
@@ -478,6 +472,12 @@ impl Hand {
     fn get_mut(&mut self, key: Key) -> Option<&mut Entry> {
         self.entries.get_mut(&key.sequence).filter(|entry| entry.key() == key)
     }
+}
+
+/// Takes a message out of what can be handed out, because it is about to leave.
+fn leaving(entry: &mut Entry) -> Handed {
+    entry.stage = Stage::Leaving;
+    handed(entry)
 }
 
 fn handed(entry: &Entry) -> Handed {

@@ -8,7 +8,7 @@
 //! | `topology` | streams and consumers of a channel, and how others differ | none |
 //! | `headers`, `envelope` | messages and copies in NATS's form | none |
 //! | `stamp` | numbers that the server gives to a delivery | none |
-//! | `hand` | the messages in hand: leases, groups, the server's timers | none |
+//! | `hand` | the messages in hand: leases, groups, the server's timers; `hand/surplus` chooses what is too much | none |
 //! | `frames` | messages that the client library cannot read | none |
 //! | `pulls` | the request for messages that the server has not answered in full | none |
 //! | `connecting` | client options by an address, for the retry service | none |
@@ -32,7 +32,7 @@
 mod acks;
 mod address;
 mod api;
-mod client;
+pub mod client;
 pub mod connecting;
 mod declare;
 mod envelope;

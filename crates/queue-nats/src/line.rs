@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::{ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestErrorKind, ServerError};
-use async_trait::async_trait;
 use bytes::Bytes;
 use hostler_queue::{Link, QueueError};
 use hostler_types::Backoff;
@@ -336,7 +335,6 @@ pub(crate) struct Connector {
     events: Arc<Events>,
 }
 
-#[async_trait]
 impl Connect for Connector {
     async fn connect(&self, life: Life) -> Result<async_nats::Client, QueueError> {
         let events = Arc::clone(&self.events);

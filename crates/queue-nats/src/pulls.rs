@@ -138,9 +138,9 @@ impl Pulls {
         self.is_full
     }
 
-    /// Returns the time at which the server's last word is overdue. `None`: no request is open.
-    pub(crate) fn overdue_at(&self) -> Option<Instant> {
-        self.open.map(|pull| pull.overdue)
+    /// Returns the time at which the server's last word is overdue. `None`: no request is open on this connection.
+    pub(crate) fn overdue_at(&self, losses: u64) -> Option<Instant> {
+        self.open.filter(|_| self.losses == losses).map(|pull| pull.overdue)
     }
 
     /// Gives up on a request whose end is overdue.
@@ -222,10 +222,11 @@ mod tests {
     fn a_silent_server_is_noticed() {
         let (mut pulls, now) = (Pulls::default(), Instant::now());
         let (number, _) = pulls.begin(wanted(2, SECOND), now, 1).unwrap();
-        assert_eq!(pulls.overdue_at(), Some(now + 3 * SECOND));
+        assert_eq!(pulls.overdue_at(1), Some(now + 3 * SECOND));
+        assert_eq!(pulls.overdue_at(2), None, "a wait for it would end at once, again and again");
         assert_eq!((pulls.open(1), pulls.open(2)), (Some(number), None), "a new connection has no request");
         assert_eq!(pulls.give_up(), Ok(()), "its connection may have been a new one");
-        assert_eq!(pulls.overdue_at(), None);
+        assert_eq!(pulls.overdue_at(1), None);
         pulls.begin(wanted(2, SECOND), now, 1).unwrap();
         assert!(pulls.give_up().is_err());
         let (third, _) = pulls.begin(wanted(2, SECOND), now, 1).unwrap();

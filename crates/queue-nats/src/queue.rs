@@ -44,8 +44,12 @@ pub(crate) const LIMITS: Limits = Limits {
 /// which on the server must answer before the message goes back.
 const STALE: Duration = Duration::from_secs(1);
 
-/// Messages of an ordered queue that may wait here for their groups, and their bytes. No more are asked for beyond that.
+/// Messages of an ordered queue that may wait here for their groups, and their bytes. Beyond that, messages of groups whose first
+/// one is elsewhere go back, and none are asked for if there are no such messages.
 const MOST_HELD: (usize, usize) = (10_000, 64 << 20);
+
+/// Maximum number of messages that go back at a time because too many wait.
+const SURPLUS: usize = 512;
 
 /// Time that the server may take to tell that nothing came in time.
 const LATE: Duration = Duration::from_millis(100);
@@ -164,7 +168,13 @@ impl NatsQueue {
             *session = None;
         }
         if self.holds_enough() {
-            return Ok(false);
+            let surplus = self.shared.change(|hand| hand.surplus(SURPLUS));
+            if surplus.is_empty() {
+                return Ok(false);
+            }
+            let shared = Arc::clone(&self.shared);
+            // A task, because others take their place meanwhile.
+            tokio::spawn(async move { shared.send_away(surplus).await });
         }
         self.shared.screening.before_ask().await?;
         let open = match session.take() {
@@ -281,14 +291,13 @@ impl NatsQueue {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let overdue = self.shared.lock().pulls.overdue_at();
-            if !self.shared.is_asking() {
+            let Some(overdue) = self.shared.overdue_at() else {
                 self.fault().await?;
                 return Ok(self.shared.lock().pulls.is_full());
-            }
+            };
             tokio::select! {
                 () = changed => {}
-                () = sleep_until(overdue.unwrap_or_else(Instant::now)) => {
+                () = sleep_until(overdue) => {
                     self.give_up().await?;
                     return Ok(false);
                 }
@@ -310,11 +319,8 @@ impl NatsQueue {
                 return Ok(taken);
             }
             self.fault().await?;
-            let (now, is_open) = (Instant::now(), self.shared.is_asking());
-            let (overdue, look) = {
-                let state = self.shared.lock();
-                (state.pulls.overdue_at().filter(|_| is_open), state.hand.next_look())
-            };
+            let (now, overdue) = (Instant::now(), self.shared.overdue_at());
+            let (is_open, look) = (overdue.is_some(), self.shared.lock().hand.next_look());
             if now >= deadline && (!is_open || now >= deadline + LATE) {
                 // The server has answered that nothing came in time, unless it was not asked, or an earlier request is open.
                 if is_open || self.holds_enough() {
@@ -329,7 +335,7 @@ impl NatsQueue {
             if !is_open {
                 self.ask(request.max, (deadline - now).clamp(SHORTEST, LONGEST)).await?;
             }
-            let next = [Some(deadline + LATE), self.shared.lock().pulls.overdue_at(), look].into_iter().flatten().min();
+            let next = [Some(deadline + LATE), self.shared.overdue_at(), look].into_iter().flatten().min();
             tokio::select! {
                 () = changed => {}
                 () = sleep_until(next.unwrap_or(deadline)) => {}

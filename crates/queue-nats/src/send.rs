@@ -1,6 +1,6 @@
 //! Sends messages to queues and exchanges.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -95,14 +95,40 @@ pub(crate) async fn send(service: &Service, channel: &Channel, batch: Vec<Outgoi
         }
     });
     let stored = join_all(storing).await;
+    let is_new = |stored: &Result<PubAck, PublishError>| matches!(stored, Ok(PubAck { duplicate: false, .. }));
+    let group = |pending: &Result<Pending, SendError>| pending.as_ref().ok()?.group.clone();
+    let overtaken = overtaken(pending.iter().zip(&stored).map(|(pending, stored)| (group(pending), is_new(stored))));
     let (mut results, mut groups) = (Vec::new(), FailedGroups::default());
-    for (pending, stored) in pending.into_iter().zip(stored) {
+    for ((pending, stored), is_overtaken) in pending.into_iter().zip(stored).zip(overtaken) {
         results.push(match pending {
+            Ok(pending) if is_overtaken => {
+                let result = sent(service, &target, stored, pending.id).await;
+                result.inspect_err(|error| groups.note(pending.group.as_ref(), error))
+            }
             Ok(pending) => finish(service, channel, &target, pending, stored, &mut groups).await,
             Err(error) => Err(error),
         });
     }
     results
+}
+
+/// Tells of each message of a batch if a later one of its group is stored. It must not be tried again, as it would come after that
+/// one. `batch`: the groups of the messages, and if each is stored.
+fn overtaken(batch: impl DoubleEndedIterator<Item = (Option<String>, bool)>) -> Vec<bool> {
+    let mut later = HashSet::new();
+    let mut overtaken: Vec<_> = batch
+        .rev()
+        .map(|(group, is_stored)| {
+            let Some(group) = group else { return false };
+            let is_overtaken = later.contains(&group);
+            if is_stored {
+                later.insert(group);
+            }
+            is_overtaken
+        })
+        .collect();
+    overtaken.reverse();
+    overtaken
 }
 
 /// Groups of a batch with messages that were not stored. None after them is tried again, as it would come before them.
@@ -259,6 +285,14 @@ async fn create_exchange(service: &Service, exchange: &str) -> Result<(), QueueE
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn none_of_a_group_is_tried_again_after_a_later_one_is_stored() {
+        let batch = [("a", false), ("b", false), ("a", true), ("", false), ("", true), ("a", false), ("b", false)];
+        let batch =
+            batch.map(|(group, is_stored)| (Some(group.to_owned()).filter(|group| !group.is_empty()), is_stored));
+        assert_eq!(overtaken(batch.into_iter()), [true, false, false, false, false, false, false]);
+    }
 
     #[test]
     fn none_of_a_group_is_tried_again_after_one_that_failed() {

@@ -56,7 +56,7 @@ impl SharedDesk {
 
     /// Takes a request. Returns `true` if there is no room for more.
     fn came(&self, message: NatsMessage) -> bool {
-        self.lock().waiting.push_back(asked(message));
+        self.lock().waiting.push_back(asked(message, Instant::now()));
         self.changed.notify_waiters();
         self.is_full()
     }
@@ -106,18 +106,53 @@ async fn run_pump(service: Arc<Service>, shared: Arc<SharedDesk>, mut inbox: Sub
     }
 }
 
+/// Tells the senders of requests that wait for slots that they do. Otherwise, they would send them again, to be handled twice. Not a
+/// refusal: it would cost the message one of its attempts, though no handler saw it.
+async fn tell_senders(service: Arc<Service>, shared: Arc<SharedDesk>) {
+    loop {
+        let changed = shared.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        let next = shared.lock().next_word();
+        let due = async {
+            match next {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = changed => continue,
+            () = due => {}
+        }
+        let told = shared.lock().words(Instant::now());
+        // The client would keep it until it has connected again, when the sender has given up.
+        if service.line.is_down().is_some() {
+            continue;
+        }
+        for reply in told {
+            if let Err(error) = service.line.client.publish(reply, PROGRESS.into()).await {
+                tracing::debug!(%error, "the sender of a request does not hear that it waits");
+            }
+        }
+    }
+}
+
 /// A subject for its consumer.
 pub(crate) struct SubjectQueue {
     service: Arc<Service>,
     spec: SubjectSpec,
     shared: Arc<SharedDesk>,
     listening: tokio::sync::Mutex<Option<Listening>>,
+    /// Ends with this value.
+    _telling: JoinSet<()>,
 }
 
 impl SubjectQueue {
     pub(crate) fn new(service: Arc<Service>, spec: SubjectSpec, window: usize) -> Self {
         let shared = SharedDesk { desk: Mutex::default(), changed: Notify::new(), slots: window.max(1) };
-        Self { service, spec, shared: Arc::new(shared), listening: tokio::sync::Mutex::default() }
+        let (shared, mut telling) = (Arc::new(shared), JoinSet::new());
+        telling.spawn(tell_senders(Arc::clone(&service), Arc::clone(&shared)));
+        Self { service, spec, shared, listening: tokio::sync::Mutex::default(), _telling: telling }
     }
 
     fn line(&self) -> &Line {

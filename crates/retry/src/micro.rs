@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::accept::may_be_answered;
 use hostler_types::Timestamp;
 
 /// Name of the service.
@@ -167,7 +168,7 @@ impl Card {
     }
 
     /// Answers questions until `stop`.
-    pub(crate) async fn serve(self, client: Client, questions: Vec<Subscriber>, stop: CancellationToken) {
+    pub(crate) async fn serve(&self, client: &Client, questions: Vec<Subscriber>, stop: &CancellationToken) {
         let mut questions = select_all(questions);
         loop {
             let question = tokio::select! {
@@ -175,7 +176,7 @@ impl Card {
                 () = stop.cancelled() => return,
             };
             let Some(question) = question else { return };
-            let Some(reply) = question.reply else { continue };
+            let Some(reply) = question.reply.filter(|reply| may_be_answered(reply)) else { continue };
             let answer = self.answer(&question.subject).to_string();
             if let Err(error) = client.publish(reply, answer.into()).await {
                 tracing::debug!(%error, "a question about the service cannot be answered");

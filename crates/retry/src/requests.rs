@@ -22,6 +22,8 @@ struct Open {
     /// Time of the start, or of the receiver's last word.
     since: Millis,
     deadline: Millis,
+    /// Set if the request waits anew since then, because the connection was stuck.
+    is_renewed: bool,
 }
 
 /// A request that has ended.
@@ -67,7 +69,7 @@ impl Requests {
     pub fn start(&mut self, place: Place, subject: Arc<str>, now: Millis) -> Token {
         self.last += 1;
         let deadline = now.saturating_add(millis(self.timeout));
-        self.open.insert(self.last, Open { place, subject, started: now, since: now, deadline });
+        self.open.insert(self.last, Open { place, subject, started: now, since: now, deadline, is_renewed: false });
         self.deadlines.insert((deadline, self.last));
         self.last
     }
@@ -80,7 +82,7 @@ impl Requests {
                 let open = self.open.get_mut(&token)?;
                 self.deadlines.remove(&(open.deadline, token));
                 let longest = open.started.saturating_add(millis(LONGEST_WORK));
-                open.since = now;
+                (open.since, open.is_renewed) = (now, false);
                 open.deadline = now.saturating_add(millis(self.timeout)).min(longest);
                 self.deadlines.insert((open.deadline, token));
                 None
@@ -120,16 +122,16 @@ impl Requests {
         expired
     }
 
-    /// Lets the requests that have waited long enough begin to wait anew, because the connection was stuck.
+    /// Lets the requests that have waited long enough begin to wait anew, because the connection was stuck. Each does so once
+    /// until its receiver's next word: over a connection that is always slow, it would otherwise wait for ever.
     pub fn renew(&mut self, now: Millis) {
-        while let Some(&(at, token)) = self.deadlines.first()
-            && at <= now
-        {
-            self.deadlines.pop_first();
-            if let Some(open) = self.open.get_mut(&token) {
-                (open.since, open.deadline) = (now, now.saturating_add(millis(self.timeout).max(1)));
-                self.deadlines.insert((open.deadline, token));
-            }
+        let due: Vec<_> = self.deadlines.iter().copied().take_while(|(at, _)| *at <= now).collect();
+        for (at, token) in due {
+            let Some(open) = self.open.get_mut(&token).filter(|open| !open.is_renewed) else { continue };
+            open.is_renewed = true;
+            (open.since, open.deadline) = (now, now.saturating_add(millis(self.timeout).max(1)));
+            self.deadlines.remove(&(at, token));
+            self.deadlines.insert((open.deadline, token));
         }
     }
 
@@ -206,6 +208,21 @@ mod tests {
         assert!(requests.expired(74_999, 74_999).is_empty());
         assert_eq!(seq(requests.expired(75_000, 75_000)), [1]);
         assert!(tokens.iter().all(|token| requests.end(*token).is_none()));
+    }
+
+    /// A proof takes 600 ms each time, as on a connection over a great distance.
+    #[test]
+    fn a_request_on_a_slow_connection_waits_anew_once() {
+        let mut requests = Requests::new(Duration::from_secs(30));
+        let token = start(&mut requests, 1, 0);
+        requests.renew(30_600);
+        assert!(requests.expired(30_600, 30_000).is_empty());
+        assert_eq!(requests.reply(token, Reply::InProgress, 40_000), None);
+        requests.renew(70_600);
+        assert!(requests.expired(70_600, 70_000).is_empty(), "its receiver said something");
+        assert!(requests.has_overdue(100_600));
+        requests.renew(101_200);
+        assert_eq!(seq(requests.expired(101_200, 100_600)), [1]);
     }
 
     #[test]

@@ -127,15 +127,19 @@ impl Store {
     /// Locks a store that belongs to nobody. `None`: it belongs to another process, is being adopted, or cannot be locked.
     fn free(folder: &Path, id: Uuid) -> Option<Self> {
         // A store whose adoption has begun is not taken over: part of its messages are elsewhere.
-        let is_adopted = || folder.join(id.to_string()).join(ADOPTER).exists();
-        if is_adopted() {
-            return None;
-        }
-        let locked = Self::lock(folder, id).inspect_err(|error| {
+        let is_adopted = || folder.join(id.to_string()).join(ADOPTER).try_exists();
+        let free = || -> io::Result<Option<Self>> {
+            if is_adopted()? {
+                return Ok(None);
+            }
+            let locked = Self::lock(folder, id)?;
+            // The adoption may have begun and been killed in between.
+            Ok(if is_adopted()? { None } else { locked })
+        };
+        free().unwrap_or_else(|error| {
             tracing::error!(store = %id, %error, "a store cannot be locked, and its messages wait; its files must be writable for this user");
-        });
-        // The adoption may have begun and been killed in between.
-        locked.ok().flatten().filter(|_| !is_adopted())
+            None
+        })
     }
 
     /// Creates a store. Nobody sees it before it is locked.
@@ -185,7 +189,7 @@ impl Store {
         self.folder.join(self.id.to_string()).join(name)
     }
 
-    fn adopter(&self) -> Option<Uuid> {
+    fn adopter(&self) -> io::Result<Option<Uuid>> {
         adopter(&self.folder, self.id)
     }
 
@@ -267,9 +271,15 @@ fn ids(folder: &Path) -> io::Result<Vec<Uuid>> {
 }
 
 /// Returns the instance that has begun to adopt a store.
-fn adopter(folder: &Path, id: Uuid) -> Option<Uuid> {
-    let text = fs::read_to_string(folder.join(id.to_string()).join(ADOPTER)).ok()?;
-    Uuid::parse_str(text.trim()).ok()
+///
+/// # Errors
+/// The file cannot be read, so nothing is known of an adoption.
+fn adopter(folder: &Path, id: Uuid) -> io::Result<Option<Uuid>> {
+    let text = match fs::read(folder.join(id.to_string()).join(ADOPTER)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text?,
+    };
+    Ok(std::str::from_utf8(&text).ok().and_then(|text| Uuid::parse_str(text.trim()).ok()))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use hostler_types::message::Message;
 
+use super::surplus::away;
 use super::*;
 use crate::stamp::Stamp;
 
@@ -46,7 +47,7 @@ fn a_lease_ends_by_its_own_clock_and_gives_no_right_after() {
     assert!(hand.settle(&receipt, now + LEASE).is_err());
     let ended = hand.expired(now + LEASE);
     assert_eq!(sequences(&ended), [1]);
-    hand.went_back(ended[0].key, Some(now + LEASE));
+    hand.went_back(ended[0].key, Some(now + LEASE), now + LEASE);
     assert_eq!(hand.visible(now + LEASE), 1);
     arrive(&mut hand, 1, 2, "jobs", now + LEASE);
     hand.count(Key { sequence: 1, deliveries: 2 }, Some(0), now);
@@ -155,8 +156,21 @@ fn a_rest_gives_back_what_is_not_handed_out() {
     arrive(&mut hand, 2, 1, "jobs", now);
     assert_eq!(sequences(&hand.give_back()), [2]);
     assert!(hand.give_back().is_empty());
-    hand.went_back(Key { sequence: 2, deliveries: 1 }, Some(now));
+    hand.went_back(Key { sequence: 2, deliveries: 1 }, Some(now), now);
     assert_eq!((hand.visible(now), hand.visible(now + RETURNED)), (1, 0));
+}
+
+#[test]
+fn messages_that_went_back_for_long_are_not_remembered() {
+    let now = Instant::now();
+    let mut hand = Hand::new(false, SERVER);
+    for (sequence, delay) in [(1, Duration::ZERO), (2, SOON), (3, SOON + SECOND), (4, 1_000 * SOON)] {
+        arrive(&mut hand, sequence, 1, "jobs", now);
+        hand.went_back(Key { sequence, deliveries: 1 }, Some(now + delay), now);
+    }
+    let mut remembered: Vec<_> = hand.returned.keys().copied().collect();
+    remembered.sort_unstable();
+    assert_eq!(remembered, [1, 2]);
 }
 
 /// A host that the server cannot reach, or that was stopped for a while.
@@ -238,4 +252,25 @@ fn the_clock_hears_of_what_is_due_earlier() {
     assert_eq!(hand.next_due(), Some(now + 2 * SECOND));
     hand.extend(&receipt.lease(), now + 9 * SECOND, now + SECOND).unwrap();
     assert!(!hand.is_sooner());
+}
+
+/// Messages of group `a` wait for an earlier one elsewhere, those of `b` for one that is leased here.
+#[test]
+fn messages_of_blocked_groups_make_room_for_others_but_for_a_few() {
+    let now = Instant::now();
+    let mut hand = Hand::new(true, SERVER);
+    for sequence in 1..=60 {
+        arrive(&mut hand, sequence, 1, if sequence % 2 == 0 { "a" } else { "b" }, now);
+    }
+    for (key, _) in hand.sort(now) {
+        hand.first_of_group(key, Some(1), true, now);
+    }
+    hand.lease(Key { sequence: 1, deliveries: 1 }, LEASE, now).unwrap();
+    assert_eq!(sequences(&hand.surplus(5)), [60, 58, 56, 54, 52], "the newest");
+    assert_eq!(sequences(&hand.surplus(99)), [50, 48, 46, 44, 42, 40, 38, 36, 34], "16 of the group stay");
+    assert_eq!(sequences(&hand.surplus(99)).last(), Some(&10), "four stay if there are no others");
+    assert_eq!(sequences(&hand.surplus(99)), [8, 6, 4]);
+    assert_eq!((sequences(&hand.surplus(99)).len(), hand.waiting().0), (0, 30), "the first ones stay");
+    let again = Handed { uncounted: 2, ..handed(&hand.entries[&2]) };
+    assert_eq!([away(&handed(&hand.entries[&2])), away(&again)], [5 * SECOND, 20 * SECOND]);
 }

@@ -158,11 +158,11 @@ impl Shared {
     /// Waits until no request for messages is open, at most until its end is overdue.
     async fn request_ended(&self) {
         let mut watch = self.service.line.watch();
-        while self.is_asking() {
+        loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let Some(overdue) = self.lock().pulls.overdue_at() else { return };
+            let Some(overdue) = self.overdue_at() else { return };
             tokio::select! {
                 () = changed => {}
                 () = sleep_until(overdue) => return,

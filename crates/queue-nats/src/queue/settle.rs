@@ -16,6 +16,7 @@ use super::shared::Shared;
 use crate::acks::{DONE, PROGRESS, back_after};
 use crate::api::{self, PublishError};
 use crate::declare::missing;
+use crate::hand::surplus::away;
 use crate::hand::{Handed, certain, lost};
 use crate::line::Unanswered;
 
@@ -99,7 +100,7 @@ impl Shared {
         in_time(end)?;
         let due = Instant::now() + delay;
         self.acknowledge(&handed.reply, back_after(delay)).await?;
-        self.change(|hand| hand.went_back(handed.key, Some(due)));
+        self.change(|hand| hand.went_back(handed.key, Some(due), Instant::now()));
         Ok(())
     }
 
@@ -154,6 +155,20 @@ impl Shared {
         join_all(giving).await;
     }
 
+    /// Gives back messages that wait for their groups, for a while. No handler has seen them.
+    pub(super) async fn send_away(&self, messages: Vec<Handed>) {
+        tracing::debug!(
+            stream = self.source.stream,
+            messages = messages.len(),
+            "messages go back whose groups are held up, to make room for other groups"
+        );
+        let sending = messages.iter().map(|handed| async move {
+            self.uncount(handed).await;
+            self.put_back(handed, away(handed)).await;
+        });
+        join_all(sending).await;
+    }
+
     /// Gives back messages whose leases have ended. The attempts count.
     pub(super) async fn expire(&self, messages: Vec<Handed>) {
         join_all(messages.iter().map(|handed| self.put_back(handed, Duration::ZERO))).await;
@@ -201,7 +216,7 @@ impl Shared {
         let end = self.certain_end(handed).await;
         if let Err(error) = self.back(handed, delay, end).await {
             tracing::debug!(stream = self.source.stream, %error, "NATS delivers a message again later");
-            self.change(|hand| hand.went_back(handed.key, None));
+            self.change(|hand| hand.went_back(handed.key, None, Instant::now()));
         }
     }
 

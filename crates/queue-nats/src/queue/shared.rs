@@ -223,6 +223,12 @@ impl Shared {
         self.lock().pulls.open(losses).is_some()
     }
 
+    /// Returns the time at which the server's last word on the open request is overdue. `None`: none is open on this connection.
+    pub(super) fn overdue_at(&self) -> Option<Instant> {
+        let losses = self.service.line.losses();
+        self.lock().pulls.overdue_at(losses)
+    }
+
     /// Returns the time after which the server delivers a message again.
     pub(super) fn timer(&self) -> Duration {
         self.lock().hand.server()

@@ -108,14 +108,26 @@ impl Adopter {
 
     /// Adopts one store, after those whose adoption its instance has begun. Does nothing if it is another instance's turn.
     async fn adopt_one(&self, store: Store, watcher: &mut Watcher<'_>) -> Result<(), String> {
-        let is_of_another =
-            |adopter: Uuid| adopter != self.store.id && self.store.folder.join(adopter.to_string()).exists();
-        if store.adopter().is_some_and(is_of_another) {
+        if let Some(adopter) = store.adopter().map_err(text)?
+            && adopter != self.store.id
+            && self.store.folder.join(adopter.to_string()).try_exists().map_err(text)?
+        {
             return Ok(());
         }
         for id in ids(&self.store.folder).map_err(text)? {
-            if adopter(&self.store.folder, id) != Some(store.id) {
-                continue;
+            match adopter(&self.store.folder, id) {
+                Ok(adopter) if adopter == Some(store.id) => {}
+                Ok(_) => continue,
+                // It may never be readable, and must not keep others from being adopted.
+                Err(error) => {
+                    tracing::warn!(
+                        store = %id,
+                        %error,
+                        "cannot read the adopter of a store: up to {MESSAGES} of its messages may be delivered twice if the \
+                         fault is mended"
+                    );
+                    continue;
+                }
             }
             let Some(inherited) = Store::lock(&self.store.folder, id).map_err(text)? else { return Ok(()) };
             self.inherit(&store, &inherited).await?;
@@ -132,7 +144,7 @@ impl Adopter {
     /// Becomes the adopter of `inherited`, whose adoption the instance of `store` had begun. Its last batch may be in `store`
     /// too.
     async fn inherit(&self, store: &Store, inherited: &Store) -> Result<(), String> {
-        if store.queue().exists() {
+        if store.queue().try_exists().map_err(text)? {
             let name = inherited.id.to_string();
             match stored_from(store, &name).await {
                 Ok(last) => self.own.remember_stored_from(&name, last).await.map_err(text)?,
@@ -152,7 +164,8 @@ impl Adopter {
     async fn move_all(&self, store: Store, watcher: &mut Watcher<'_>) -> Result<bool, String> {
         store.name_adopter(self.store.id).map_err(text)?;
         let name = store.id.to_string();
-        if store.queue().exists() {
+        // Absence only: a file that cannot be looked at has messages, which the removal of the store would lose.
+        if store.queue().try_exists().map_err(text)? {
             let theirs = open(&store.queue()).map_err(text)?;
             let moved = self.move_queue(&theirs, &name, watcher).await.map_err(text);
             // Before the file is removed.

@@ -206,7 +206,48 @@ async fn a_store_that_cannot_be_adopted_keeps_its_adopters_from_nothing() {
     drop((adopter, inherited));
     let mut own = Own::of(Store::create(folder.path()).unwrap());
     assert_eq!(adopt(&mut own.adopter).await, adopted(1, 13), "the other one is adopted");
-    assert_eq!(super::adopter(folder.path(), id), Some(ids(folder.path()).unwrap()[1]), "it has a new adopter");
+    assert_eq!(
+        super::adopter(folder.path(), id).unwrap(),
+        Some(ids(folder.path()).unwrap()[1]),
+        "it has a new adopter"
+    );
+}
+
+/// Lets every look at a file fail, also for the superuser.
+fn make_unreadable(path: &Path) {
+    let _ = fs::remove_file(path);
+    std::os::unix::fs::symlink(path, path).unwrap();
+}
+
+#[tokio::test]
+async fn a_store_whose_queue_cannot_be_looked_at_is_not_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let [unreadable, dead] = [(); 2].map(|()| Store::create(folder.path()).unwrap());
+    drop(fill(&unreadable, 10).await);
+    let (queue, kept) = (unreadable.queue(), folder.path().join("kept"));
+    fs::rename(&queue, &kept).unwrap();
+    make_unreadable(&queue);
+    let mut own = Own::of(Store::create(folder.path()).unwrap());
+    drop((unreadable, dead));
+    assert_eq!(adopt(&mut own.adopter).await, adopted(1, 0), "the other one is adopted");
+    assert!(queue.symlink_metadata().is_ok(), "it is removed with its messages");
+    fs::rename(&kept, &queue).unwrap();
+    assert_eq!(adopt(&mut own.adopter).await, adopted(1, 13), "it is adopted after the fault");
+}
+
+#[tokio::test]
+async fn a_store_whose_adoption_cannot_be_told_is_neither_taken_over_nor_adopted() {
+    let folder = tempfile::tempdir().unwrap();
+    let [unreadable, dead] = [(); 2].map(|()| Store::create(folder.path()).unwrap());
+    drop(fill(&unreadable, 10).await);
+    let adopter = unreadable.path(ADOPTER);
+    make_unreadable(&adopter);
+    let (id, mut own) = (unreadable.id(), Own::of(Store::create(folder.path()).unwrap()));
+    drop((unreadable, dead));
+    assert_ne!(claim(folder.path(), &names()).await.unwrap().store.id(), id);
+    assert_eq!(adopt(&mut own.adopter).await, adopted(1, 0), "the other one is adopted");
+    fs::remove_file(adopter).unwrap();
+    assert_eq!(adopt(&mut own.adopter).await, adopted(1, 13));
 }
 
 #[tokio::test]

@@ -1,0 +1,132 @@
+//! The client of the service, and its replacement when its task ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hostler_queue::QueueError;
+use hostler_queue_nats::client::{Client, Connect, Life};
+use hostler_queue_nats::connecting;
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+/// Fault of an address that [`connecting::to`] cannot read.
+pub(super) const NO_ADDRESS: &str = "the address is not one such as nats://user:password@host:4222";
+
+/// Number of messages of one subscription that wait in the client at most. Further ones are dropped, and their producers get
+/// no reply.
+const WAITING: usize = 16_384;
+
+/// Interval of the client's pings. The client gives a connection up after three without an answer, which is sooner than the
+/// usual `ack_timeout`.
+const PING: Duration = Duration::from_secs(5);
+
+/// Interval between two log lines about dropped messages.
+const SLOW_EVERY: Duration = Duration::from_secs(10);
+
+/// The client of the service.
+pub(super) struct Line {
+    pub(super) client: Client,
+    /// Wakes the task that watches the state of the client.
+    pub(super) changed: Arc<Notify>,
+    /// Number of the client that has the subscriptions of the service. 0: none has.
+    subscribed: AtomicU64,
+}
+
+impl Line {
+    /// Connects. `address`: that of one or more servers, as [`connecting::to`] reads it.
+    ///
+    /// # Errors
+    /// The text says why there is no connection. It contains no password.
+    pub(super) async fn connect(address: &str) -> Result<Self, String> {
+        let (changed, slow) = (Arc::<Notify>::default(), watch::Sender::new(0_u64));
+        tokio::spawn(report_drops(slow.subscribe()));
+        let news = News { changed: Arc::clone(&changed), slow: Arc::new(slow) };
+        let client = Client::connect(Connector { address: address.to_owned(), news }).await;
+        let client = client.map_err(|error| error.to_string())?;
+        Ok(Self { client, changed, subscribed: AtomicU64::new(0) })
+    }
+
+    /// Notes that a client has the subscriptions of the service.
+    pub(super) fn has_subscribed(&self, client: u64) {
+        self.subscribed.store(client, Ordering::Release);
+        self.changed.notify_one();
+    }
+
+    /// Returns the number of the connection, and its client. `None`: there is no connection, or the replies to what is sent on
+    /// it would not come.
+    pub(super) fn link(&self) -> Option<(u64, Arc<async_nats::Client>)> {
+        let present = self.client.present();
+        let link = present.link().filter(|_| self.subscribed.load(Ordering::Acquire) == present.number)?;
+        Some((link, present.client))
+    }
+}
+
+/// The events of clients.
+#[derive(Clone)]
+struct News {
+    changed: Arc<Notify>,
+    /// Number of messages that were dropped.
+    slow: Arc<watch::Sender<u64>>,
+}
+
+impl News {
+    fn take(&self, event: &async_nats::Event) {
+        match event {
+            async_nats::Event::Connected | async_nats::Event::Disconnected => self.changed.notify_one(),
+            async_nats::Event::SlowConsumer(_) => self.slow.send_modify(|count| *count += 1),
+            async_nats::Event::LameDuckMode => tracing::info!("the NATS server is about to end"),
+            async_nats::Event::ServerError(error) => tracing::warn!(%error, "the NATS server reports an error"),
+            async_nats::Event::ClientError(error) => tracing::warn!(%error, "the NATS client reports an error"),
+            async_nats::Event::Draining | async_nats::Event::Closed => {}
+        }
+    }
+}
+
+/// Maker of clients.
+struct Connector {
+    address: String,
+    news: News,
+}
+
+impl Connect for Connector {
+    async fn connect(&self, life: Life) -> Result<async_nats::Client, QueueError> {
+        let (servers, options) =
+            connecting::to(&self.address).map_err(|_| QueueError::Refused(NO_ADDRESS.to_owned()))?;
+        let news = self.news.clone();
+        let options = options.name("hostler retry").ping_interval(PING).subscription_capacity(WAITING).event_callback(
+            move |event| {
+                let (life, news) = (life.clone(), news.clone());
+                async move {
+                    life.begun().await;
+                    news.take(&event);
+                }
+            },
+        );
+        options.connect(servers).await.map_err(|error| QueueError::Unavailable(error.to_string()))
+    }
+
+    fn began(&self) {
+        self.news.changed.notify_one();
+    }
+
+    fn ended(&self) {
+        tracing::warn!("the NATS client gave up, over a message that it cannot read; another one takes its place");
+        self.news.changed.notify_one();
+    }
+}
+
+/// Logs how many messages the client has dropped, now and then.
+async fn report_drops(mut drops: watch::Receiver<u64>) {
+    let mut known = 0;
+    while drops.changed().await.is_ok() {
+        let count = *drops.borrow_and_update();
+        tracing::warn!(
+            dropped = count - known,
+            "the retry service receives more than it can store, and drops messages: their producers get no reply; start \
+             further instances"
+        );
+        known = count;
+        sleep(SLOW_EVERY).await;
+    }
+}
