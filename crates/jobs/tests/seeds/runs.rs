@@ -182,8 +182,10 @@ fn store_keeps_all_rules_with_many_clients() {
 
 #[test]
 fn store_keeps_all_rules_when_the_server_is_killed() {
-    let run = |seed| async move { (seed, check(&concurrent::run_with_crash(seed, Postgres::start()).await)) };
-    let all = block_on(join_all(seeds(2).map(run)));
+    // Before the runs, whose deadlines go on while a server starts.
+    let servers: Vec<_> = seeds(2).map(|seed| (seed, Postgres::start())).collect();
+    let run = async |(seed, server)| (seed, check(&concurrent::run_with_crash(seed, server).await));
+    let all = block_on(join_all(servers.into_iter().map(run)));
     let found: Vec<_> = all.into_iter().filter(|(_, violations)| !violations.is_empty()).collect();
     report(&found);
 }
