@@ -11,7 +11,6 @@ use crate::applets::Applets;
 use crate::ids::AssignmentRef;
 use crate::store::Store;
 use crate::store::ending::Ending;
-use crate::store::feeding::{Child, Feeds};
 
 /// The runs for the results of one request.
 pub(crate) struct Runs {
@@ -23,9 +22,12 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// Prepares the runs. Starts none.
-    pub(crate) fn new(endings: &[&Ending<'_>], feeds: &Feeds, applets: Option<&dyn Applets>) -> Runs {
-        let names = feeds.values().flatten().filter_map(Child::applet);
+    /// Prepares the runs of the applets with these names. Starts none.
+    pub(crate) fn new<'n>(
+        endings: &[&Ending<'_>],
+        names: impl Iterator<Item = &'n str>,
+        applets: Option<&dyn Applets>,
+    ) -> Runs {
         let slots = |name: &str| applets.map_or(1, |applets| applets.slots(name)).max(1);
         Runs {
             turns: names.map(|name| (name.to_owned(), Semaphore::new(slots(name)))).collect(),

@@ -83,7 +83,8 @@ impl Store {
     ) -> Result<Vec<Outcome>, StoreError> {
         let feeds = self.feeds(job_of).await?;
         if feeds.values().flatten().any(Child::has_applet) {
-            let runs = Runs::new(endings, &feeds, self.applets());
+            let names = feeds.values().flatten().filter_map(Child::applet);
+            let runs = Runs::new(endings, names, self.applets());
             return tokio::select! {
                 ended = self.settle_with_applets(endings, job_of, &feeds, &runs) => ended,
                 never = self.keep_alive(&runs) => match never {},
