@@ -14,7 +14,7 @@
 //! | `scheduler/` | decides which message is delivered when; no I/O |
 //! | `requests.rs` | the requests that wait for a reply |
 //! | `engine/` | the event loop over a store |
-//! | `nats.rs` | the connection to NATS |
+//! | `nats.rs` | the connections to NATS |
 //! | `micro.rs` | the service's answers to discovery by NATS micro |
 //! | `room.rs` | decides if the store has room for further messages |
 //! | `stores.rs` | the stores of all instances in one folder, and the adoption of those of dead instances |

@@ -1,4 +1,4 @@
-//! The connection over the real NATS server that `tests/servers.sh` installs.
+//! The connections over the real NATS server that `tests/servers.sh` installs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
 
@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use async_nats::Client;
+use async_nats::{Client, Subscriber};
 use futures_util::StreamExt as _;
 use hostler_retry::engine::{Event, Outbox, Outgoing};
 use hostler_retry::nats::Connection;
@@ -48,15 +48,33 @@ impl Service {
         }
     }
 
-    /// Answers the next request of a producer, and returns its body.
+    /// Answers the next request of a producer, and returns its body. Nothing else may happen.
     async fn answer(&mut self) -> String {
-        loop {
-            if let Event::Incoming(incoming) = self.next().await {
+        match self.next().await {
+            Event::Incoming(incoming) => {
                 let stored = Outgoing::Stored { to: incoming.reply.unwrap(), id: "1".to_owned() };
                 self.outbox.send(stored).unwrap();
-                return String::from_utf8(incoming.body.to_vec()).unwrap();
+                String::from_utf8(incoming.body.to_vec()).unwrap()
             }
+            other => panic!("{other:?}"),
         }
+    }
+
+    /// Delivers a message to the subject `a`. Returns the subject for the reply.
+    async fn deliver(&self, link: u64, targets: &mut Subscriber) -> String {
+        let content = hostler_retry::engine::Content { id: "1".to_owned(), headers: Vec::new(), body: "x".into() };
+        let (subject, content) = ("a".into(), content.into());
+        self.outbox.send(Outgoing::Request { link, token: 7, subject, attempt: 1, content }).unwrap();
+        let delivery = timeout(PATIENCE, targets.next()).await.expect("nothing is delivered").unwrap();
+        delivery.reply.unwrap().to_string()
+    }
+
+    /// Drains.
+    async fn end(mut self) {
+        self.stop.cancel();
+        while !matches!(self.next().await, Event::NoMoreIncoming) {}
+        drop((self.outbox, self.events));
+        timeout(PATIENCE, self.connection.end()).await.expect("the service does not end");
     }
 }
 
@@ -65,34 +83,53 @@ async fn ask(client: &Client, body: String) {
     let request = || client.request("retry.a", body.clone().into());
     while !matches!(timeout(Duration::from_secs(1), request()).await, Ok(Ok(_))) {}
 }
+/// Headers that the client refuses to read, and over which it panics.
+const GARBAGE: [&[u8]; 2] = [b"NATS/1.0\r\nX: \xff\xfe\r\n\r\n", b"NATS/1.0\r\nname: one\rtwo\r\n\r\n"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_over_which_the_client_panics_costs_the_connection_only() {
+async fn garbage_of_a_producer_breaks_no_delivery() {
+    let server = Server::start();
+    let mut service = Service::start(&server).await;
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let mut targets = client.subscribe("a").await.unwrap();
+    client.flush().await.unwrap();
+    let link = service.connected(0).await;
+    let reply = service.deliver(link, &mut targets).await;
+    for turn in 0..6 {
+        server.send_raw(&[("retry.zz", "inbox", GARBAGE[turn % 2])]);
+        let (asking, body) = (client.clone(), format!("request {turn}"));
+        let asked = tokio::spawn(async move { ask(&asking, body).await });
+        assert_eq!(service.answer().await, format!("request {turn}"));
+        timeout(PATIENCE, asked).await.expect("the producer gets no reply").unwrap();
+    }
+    client.publish(reply, "+ACK".into()).await.unwrap();
+    loop {
+        match service.next().await {
+            Event::Reply(7, _) => break,
+            Event::Incoming(_) => {}
+            other => panic!("the connection to receivers is touched: {other:?}"),
+        }
+    }
+    service.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_of_a_receiver_costs_the_connection_only() {
     let server = Server::start();
     let mut service = Service::start(&server).await;
     let client = async_nats::connect(server.url()).await.unwrap();
     let mut targets = client.subscribe("a").await.unwrap();
     client.flush().await.unwrap();
     let mut link = service.connected(0).await;
-    for turn in 0..2 {
-        server.send_raw(&[("retry.a", "inbox", "NATS/1.0\r\nname: one\rtwo\r\n\r\n")]);
+    for garbage in GARBAGE {
+        let reply = service.deliver(link, &mut targets).await;
+        server.send_raw(&[(&reply, "inbox", garbage)]);
         link = service.connected(link).await;
-        let (asking, body) = (client.clone(), format!("request {turn}"));
-        let asked = tokio::spawn(async move { ask(&asking, body).await });
-        assert_eq!(service.answer().await, format!("request {turn}"));
-        timeout(PATIENCE, asked).await.expect("the producer gets no reply").unwrap();
-        // Replies of receivers come too.
-        let content = hostler_retry::engine::Content { id: "1".to_owned(), headers: Vec::new(), body: "x".into() };
-        let (subject, content) = ("a".into(), content.into());
-        service.outbox.send(Outgoing::Request { link, token: 7, subject, attempt: 1, content }).unwrap();
-        let delivery = timeout(PATIENCE, targets.next()).await.expect("nothing is delivered").unwrap();
-        client.publish(delivery.reply.unwrap(), "+ACK".into()).await.unwrap();
+        let reply = service.deliver(link, &mut targets).await;
+        client.publish(reply, "+ACK".into()).await.unwrap();
         while !matches!(service.next().await, Event::Reply(7, _)) {}
     }
-    service.stop.cancel();
-    while !matches!(service.next().await, Event::NoMoreIncoming) {}
-    drop((service.outbox, service.events));
-    timeout(PATIENCE, service.connection.end()).await.expect("the service does not end");
+    service.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,7 +141,7 @@ async fn no_question_about_the_service_is_answered_as_a_command_to_the_server() 
     client.flush().await.unwrap();
     let verbs = ["PING", "INFO", "STATS"].map(|verb| format!("$SRV.{verb}"));
     for verb in &verbs {
-        server.send_raw(&[(verb, "$KV.config.key", "NATS/1.0\r\n\r\n"), (verb, "good", "NATS/1.0\r\n\r\n")]);
+        server.send_raw(&[(verb, "$KV.config.key", b"NATS/1.0\r\n\r\n"), (verb, "good", b"NATS/1.0\r\n\r\n")]);
         loop {
             let answer = timeout(PATIENCE, answers.next()).await.expect("the service does not answer").unwrap();
             assert_ne!(&*answer.subject, "$KV.config.key");

@@ -61,12 +61,14 @@ impl Server {
 
     /// Sends messages, each with its subject, its subject for the reply and its headers, as no library would.
     #[allow(dead_code, reason = "not all tests use it")]
-    pub fn send_raw(&self, messages: &[(&str, &str, &str)]) {
+    pub fn send_raw(&self, messages: &[(&str, &str, &[u8])]) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         write!(stream, "CONNECT {{\"verbose\":false,\"headers\":true,\"no_responders\":true}}\r\n").unwrap();
         for (subject, reply, headers) in messages {
             let size = headers.len();
-            write!(stream, "HPUB {subject} {reply} {size} {size}\r\n{headers}\r\n").unwrap();
+            write!(stream, "HPUB {subject} {reply} {size} {size}\r\n").unwrap();
+            stream.write_all(headers).unwrap();
+            write!(stream, "\r\n").unwrap();
         }
         write!(stream, "PING\r\n").unwrap();
         let mut lines = BufReader::new(stream).lines().map_while(Result::ok);

@@ -86,9 +86,9 @@ pub enum Event {
     Reply(Token, Reply),
     /// A request can never be sent. The text is the reason.
     Unsendable(Token, String),
-    /// The connection works. The number grows with each connection. The one before is lost.
+    /// The connection to receivers works. The number grows with each connection. The one before is lost.
     Connected(u64),
-    /// The connection is lost.
+    /// The connection to receivers is lost.
     Disconnected,
     /// The connection is known to have worked at this time, by the store's clock.
     Heard(Millis),
@@ -334,10 +334,8 @@ impl<O: Observer> Engine<O> {
 
     fn handle(&mut self, event: Event, now: Millis) {
         match event {
-            Event::Incoming(incoming) => {
-                self.hear(now);
-                self.take(incoming, now);
-            }
+            // It came over another connection, and proves nothing about the one to receivers.
+            Event::Incoming(incoming) => self.take(incoming, now),
             Event::Reply(token, reply) => {
                 self.hear(now);
                 if let Some(subject) = self.requests.subject(token) {
@@ -482,9 +480,7 @@ impl<O: Observer> Engine<O> {
         let has_work = !self.requests.is_empty() || !self.incoming.is_empty() || self.turning.is_some();
         // A store that fails would not accept the rest in time either.
         let is_written = self.scheduler.is_written() || self.failure.is_some();
-        // Without a connection, no further messages come, and the subscription cannot be ended in order.
-        let is_closed = self.is_closed || self.link.is_none();
-        self.is_draining && is_closed && !has_work && is_written
+        self.is_draining && self.is_closed && !has_work && is_written
     }
 }
 

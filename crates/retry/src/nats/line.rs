@@ -1,12 +1,13 @@
-//! The client of the service, and its replacement when its task ends.
+//! A connection of the service: a client, and its replacement when its task ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hostler_queue::QueueError;
-use hostler_queue_nats::client::{Client, Connect, Life};
+use hostler_queue_nats::client::{Client, Connect, Life, Present};
 use hostler_queue_nats::connecting;
+use hostler_types::Backoff;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
@@ -24,30 +25,34 @@ const PING: Duration = Duration::from_secs(5);
 /// Interval between two log lines about dropped messages.
 const SLOW_EVERY: Duration = Duration::from_secs(10);
 
-/// The client of the service.
+/// Delays before the subscriptions are tried again.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+
+/// A connection of the service.
 pub(super) struct Line {
     pub(super) client: Client,
-    /// Wakes the task that watches the state of the client.
-    pub(super) changed: Arc<Notify>,
-    /// Number of the client that has the subscriptions of the service. 0: none has.
+    /// Wakes the task that watches the state of all lines.
+    changed: Arc<Notify>,
+    /// Number of the client that has the subscriptions of the line. 0: none has.
     subscribed: AtomicU64,
 }
 
 impl Line {
-    /// Connects. `address`: that of one or more servers, as [`connecting::to`] reads it.
+    /// Connects. `address`: that of one or more servers, as [`connecting::to`] reads it. `name`: name of the connection, which
+    /// the server shows. `changed`: is notified when the state of the line changes.
     ///
     /// # Errors
     /// The text says why there is no connection. It contains no password.
-    pub(super) async fn connect(address: &str) -> Result<Self, String> {
-        let (changed, slow) = (Arc::<Notify>::default(), watch::Sender::new(0_u64));
+    pub(super) async fn connect(address: &str, name: &'static str, changed: Arc<Notify>) -> Result<Self, String> {
+        let slow = watch::Sender::new(0_u64);
         tokio::spawn(report_drops(slow.subscribe()));
         let news = News { changed: Arc::clone(&changed), slow: Arc::new(slow) };
-        let client = Client::connect(Connector { address: address.to_owned(), news }).await;
+        let client = Client::connect(Connector { address: address.to_owned(), name, news }).await;
         let client = client.map_err(|error| error.to_string())?;
         Ok(Self { client, changed, subscribed: AtomicU64::new(0) })
     }
 
-    /// Notes that a client has the subscriptions of the service.
+    /// Notes that a client has the subscriptions of the line.
     pub(super) fn has_subscribed(&self, client: u64) {
         self.subscribed.store(client, Ordering::Release);
         self.changed.notify_one();
@@ -59,6 +64,28 @@ impl Line {
         let present = self.client.present();
         let link = present.link().filter(|_| self.subscribed.load(Ordering::Acquire) == present.number)?;
         Some((link, present.client))
+    }
+
+    /// Subscribes by the client that takes the place of the one before. `None`: the process is ending.
+    pub(super) async fn subscribed_anew<S, F>(
+        &self,
+        subscribe: impl Fn(Arc<async_nats::Client>) -> F,
+    ) -> Option<(Present, S)>
+    where
+        F: Future<Output = Result<S, String>>,
+    {
+        let mut clients = self.client.watch();
+        let mut failures = 0;
+        loop {
+            let present = clients.wait_for(|present| !present.has_ended).await.ok()?.clone();
+            match subscribe(Arc::clone(&present.client)).await {
+                Ok(subscriptions) => return Some((present, subscriptions)),
+                // The end of its task is noticed soon.
+                Err(error) => tracing::debug!(error, "cannot subscribe anew"),
+            }
+            sleep(AGAIN.rest(failures, fastrand::f64())).await;
+            failures = failures.saturating_add(1);
+        }
     }
 }
 
@@ -86,6 +113,7 @@ impl News {
 /// Maker of clients.
 struct Connector {
     address: String,
+    name: &'static str,
     news: News,
 }
 
@@ -94,15 +122,14 @@ impl Connect for Connector {
         let (servers, options) =
             connecting::to(&self.address).map_err(|_| QueueError::Refused(NO_ADDRESS.to_owned()))?;
         let news = self.news.clone();
-        let options = options.name("hostler retry").ping_interval(PING).subscription_capacity(WAITING).event_callback(
-            move |event| {
+        let options =
+            options.name(self.name).ping_interval(PING).subscription_capacity(WAITING).event_callback(move |event| {
                 let (life, news) = (life.clone(), news.clone());
                 async move {
                     life.begun().await;
                     news.take(&event);
                 }
-            },
-        );
+            });
         options.connect(servers).await.map_err(|error| QueueError::Unavailable(error.to_string()))
     }
 

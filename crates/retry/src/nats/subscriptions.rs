@@ -1,46 +1,41 @@
-//! The subscriptions of the service. A client that takes the place of another makes them anew.
+//! The subscriptions to what producers and operators ask of the service. A client that takes the place of another makes them
+//! anew.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_nats::{Client, HeaderMap, Message, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use hostler_queue_nats::client::Present;
-use hostler_types::Backoff;
 use tokio::sync::mpsc::Sender;
-use tokio::time::sleep;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::inbox::{Inbox, reply};
 use super::line::Line;
 use crate::accept::{Incoming, may_be_answered};
 use crate::engine::Event;
 use crate::envelope::Headers;
 use crate::micro::{Card, Tally};
 
-/// Delays before the subscriptions are tried again.
-const AGAIN: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-
 /// The subscriptions of a client.
 pub(super) struct Subscriptions {
     requests: Subscriber,
-    pub(super) replies: Subscriber,
     questions: Vec<Subscriber>,
 }
 
-/// Receiver of everything that comes for the service.
+/// Receiver of the requests of producers, and of the questions about the service.
 pub(super) struct Taker {
     pub(super) line: Arc<Line>,
     /// Subject of the requests, with its wildcard.
     pub(super) subject: String,
     /// Queue group of the requests.
     pub(super) group: String,
-    pub(super) inbox: Arc<Inbox>,
     pub(super) card: Card,
     pub(super) tally: Tally,
     pub(super) events: Sender<Event>,
-    /// Ends the subscriptions, but for that of replies.
+    /// Set while the line has a connection.
+    pub(super) is_up: watch::Receiver<bool>,
+    /// Ends the subscriptions.
     pub(super) stop: CancellationToken,
 }
 
@@ -50,20 +45,16 @@ impl Taker {
     /// # Errors
     /// The subject is not valid, or the client's task has ended.
     pub(super) async fn subscribe(&self, client: &Client) -> Result<Subscriptions, String> {
-        let replies = client.subscribe(self.inbox.subscription()).await.map_err(|error| error.to_string())?;
         let requests = client.queue_subscribe(self.subject.clone(), self.group.clone()).await;
         let requests = requests.map_err(|error| error.to_string())?;
         let questions = self.card.listen(client).await?;
-        Ok(Subscriptions { requests, replies, questions })
+        Ok(Subscriptions { requests, questions })
     }
 
-    /// Takes what comes, by the subscriptions of one client after the other, until `stop`. Replies are taken for as long as there
-    /// is an engine.
+    /// Takes what comes, by the subscriptions of one client after the other, until `stop`.
     pub(super) async fn run(self, mut present: Present, mut subscriptions: Subscriptions) {
         loop {
-            let Subscriptions { requests, replies, questions } = subscriptions;
-            // Ends with the client, or with the engine.
-            tokio::spawn(take_replies(replies, Arc::clone(&self.inbox), self.events.clone()));
+            let Subscriptions { requests, questions } = subscriptions;
             self.line.has_subscribed(present.number);
             let answering = async {
                 self.card.serve(&present.client, questions, &self.stop).await;
@@ -73,34 +64,23 @@ impl Taker {
                 () = self.take_requests(&present.client, requests) => {}
                 () = answering => {}
             }
-            let next = if self.stop.is_cancelled() { None } else { self.subscribed_anew().await };
+            let this = &self;
+            let next = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => None,
+                () = self.events.closed() => None,
+                next = self.line.subscribed_anew(|client| async move { this.subscribe(&client).await }) => next,
+            };
             let Some(next) = next else { break };
             (present, subscriptions) = next;
         }
         let _ = self.events.send(Event::NoMoreIncoming).await;
     }
 
-    /// Subscribes by the client that takes the place of the one before. `None`: nothing more is to be taken.
-    async fn subscribed_anew(&self) -> Option<(Present, Subscriptions)> {
-        let mut clients = self.line.client.watch();
-        let subscribing = async {
-            let mut failures = 0;
-            loop {
-                let present = clients.wait_for(|present| !present.has_ended).await.ok()?.clone();
-                match self.subscribe(&present.client).await {
-                    Ok(subscriptions) => return Some((present, subscriptions)),
-                    // The end of its task is noticed soon.
-                    Err(error) => tracing::debug!(error, "cannot subscribe anew"),
-                }
-                sleep(AGAIN.rest(failures, fastrand::f64())).await;
-                failures = failures.saturating_add(1);
-            }
-        };
-        tokio::select! {
-            subscribed = subscribing => subscribed,
-            () = self.stop.cancelled() => None,
-            () = self.events.closed() => None,
-        }
+    /// Waits until the line has no connection.
+    async fn lost(&self) {
+        // An error means that the engine has ended.
+        let _ = self.is_up.clone().wait_for(|is_up| !is_up).await;
     }
 
     async fn take_requests(&self, client: &Client, mut requests: Subscriber) {
@@ -124,6 +104,8 @@ impl Taker {
                         break;
                     }
                 }
+                // Without a connection, the client cannot end the subscription.
+                () = self.lost(), if is_stopped => break,
             }
         }
     }
@@ -143,17 +125,5 @@ fn incoming(message: Message, max_payload: usize) -> Incoming {
         // A copy, because the payload keeps the whole buffer of the client in memory.
         body: Bytes::copy_from_slice(&message.payload),
         max_payload,
-    }
-}
-
-async fn take_replies(mut replies: Subscriber, inbox: Arc<Inbox>, events: Sender<Event>) {
-    while let Some(message) = replies.next().await {
-        let Some(event) = reply(&inbox, &message) else {
-            tracing::debug!("a reply is for no request, and is ignored");
-            continue;
-        };
-        if events.send(event).await.is_err() {
-            return;
-        }
     }
 }
