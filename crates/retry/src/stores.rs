@@ -86,7 +86,7 @@ pub async fn claim(folder: &Path, names: &Names) -> Result<Claimed, String> {
         match open_queues(&store, names).await {
             Ok((broker, queues)) => return Ok(Claimed { store, broker, queues }),
             Err(error) => tracing::error!(
-                store = %id,
+                store = %folder.join(id.to_string()).display(),
                 %error,
                 "a store cannot be used, and its messages wait: mend the fault, or move the folder of the store away"
             ),
@@ -137,7 +137,11 @@ impl Store {
             Ok(if is_adopted()? { None } else { locked })
         };
         free().unwrap_or_else(|error| {
-            tracing::error!(store = %id, %error, "a store cannot be locked, and its messages wait; its files must be writable for this user");
+            tracing::error!(
+                store = %folder.join(id.to_string()).display(),
+                %error,
+                "a store cannot be locked, and its messages wait; its files must be writable for this user"
+            );
             None
         })
     }
@@ -155,15 +159,17 @@ impl Store {
     }
 
     /// Locks an existing store. `None`: it belongs to another process, or is gone.
+    ///
+    /// # Errors
+    /// The folder is not a store, or cannot be used. The text names it.
     fn lock(folder: &Path, id: Uuid) -> io::Result<Option<Self>> {
-        let path = folder.join(id.to_string()).join(LOCK);
-        let lock = match OpenOptions::new().write(true).open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            lock => lock?,
-        };
+        let store = folder.join(id.to_string());
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", store.display()));
+        let Some(lock) = open_lock(&store).map_err(named)? else { return Ok(None) };
+        let path = store.join(LOCK);
         match lock.try_lock_exclusive() {
             Err(error) if error.kind() == fs2::lock_contended_error().kind() => return Ok(None),
-            locked => locked?,
+            locked => locked.map_err(named)?,
         }
         // The owner may have removed the store between the two calls.
         let is_same = fs::metadata(&path).is_ok_and(|found| lock.metadata().is_ok_and(|own| own.ino() == found.ino()));
@@ -212,6 +218,26 @@ impl Store {
             tracing::debug!(folder = %gone.display(), %error, "an adopted store is removed later");
         }
         Ok(())
+    }
+}
+
+/// Opens the lock of a store. Makes the file if only that is missing, such as in a store that was copied: nobody has locked
+/// it. `None`: the store is gone.
+fn open_lock(store: &Path) -> io::Result<Option<File>> {
+    let (lock, queue) = (store.join(LOCK), store.join(QUEUE));
+    // A pipe would block whoever opens it.
+    for file in [&lock, &queue] {
+        if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+            return Err(io::Error::other(format!("{} is not a regular file", file.display())));
+        }
+    }
+    if !lock.try_exists()? && !queue.try_exists()? {
+        let text = format!("the folder has neither `{LOCK}` nor `{QUEUE}`");
+        return if store.try_exists()? { Err(io::Error::other(text)) } else { Ok(None) };
+    }
+    match OpenOptions::new().write(true).create(true).truncate(false).open(lock) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
     }
 }
 

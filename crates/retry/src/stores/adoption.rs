@@ -61,6 +61,12 @@ impl Adopter {
         Self { batch, ..self }
     }
 
+    /// Returns the number of stores that could not be adopted.
+    #[cfg(test)]
+    pub(super) fn failures(&self) -> usize {
+        self.failed.len()
+    }
+
     /// Adopts the stores that have belonged to nobody for long enough: moves their messages into the store of this
     /// instance, and removes them. A store that cannot be adopted is logged and left, and does not keep others from being
     /// adopted. Also gives messages of priorities that the config no longer has the default priority. `go_on`: asked before
@@ -87,7 +93,12 @@ impl Adopter {
                 Ok(()) => drop(self.failed.remove(&id)),
                 Err(error) if self.failed.get(&id) == Some(&error) => {}
                 Err(error) => {
-                    tracing::error!(store = %id, error, "cannot adopt the store of another instance; its messages wait");
+                    let store = self.store.folder.join(id.to_string());
+                    tracing::error!(
+                        store = %store.display(),
+                        error,
+                        "cannot adopt the store of another instance; its messages wait"
+                    );
                     self.failed.insert(id, error);
                 }
             }

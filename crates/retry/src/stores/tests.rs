@@ -129,6 +129,43 @@ async fn the_stores_of_dead_instances_are_adopted_and_removed() {
 }
 
 #[tokio::test]
+async fn a_store_without_its_lock_belongs_to_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let [own, copied, taken] = [(); 3].map(|()| Store::create(folder.path()).unwrap());
+    let mut own = Own::of(own);
+    drop(fill(&copied, 10).await);
+    fs::remove_file(copied.path(LOCK)).unwrap();
+    assert_eq!(adopt(&mut own.adopter).await, adopted(1, 13));
+    drop(fill(&taken, 10).await);
+    fs::remove_file(taken.path(LOCK)).unwrap();
+    assert_eq!(claim(folder.path(), &names()).await.unwrap().store.id(), taken.id());
+}
+
+#[tokio::test]
+async fn a_folder_that_is_no_store_is_told_with_its_path_and_holds_up_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut own = Own::of(Store::create(folder.path()).unwrap());
+    let [empty, file, lock, queue] = [(); 4].map(|()| Uuid::now_v7());
+    let path = |id: Uuid| folder.path().join(id.to_string());
+    fs::write(path(file), "x").unwrap();
+    for (id, pipe) in [(empty, None), (lock, Some(LOCK)), (queue, Some(QUEUE))] {
+        fs::create_dir(path(id)).unwrap();
+        if let Some(pipe) = pipe {
+            assert!(std::process::Command::new("mkfifo").arg(path(id).join(pipe)).status().unwrap().success());
+        }
+    }
+    for (id, cause) in [(empty, "neither"), (file, "directory"), (lock, "regular file"), (queue, "regular file")] {
+        let error = Store::lock(folder.path(), id).unwrap_err().to_string();
+        assert!(error.contains(&path(id).display().to_string()) && error.contains(cause), "{error}");
+    }
+    let dead = Store::create(folder.path()).unwrap();
+    drop(fill(&dead, 10).await);
+    drop(dead);
+    assert_eq!(adopt(&mut own.adopter).await, adopted(1, 13), "the store of a dead instance is adopted");
+    assert_eq!(own.adopter.failures(), 4);
+}
+
+#[tokio::test]
 async fn an_instance_that_restarts_takes_its_store_over_before_others_adopt_it() {
     let folder = tempfile::tempdir().unwrap();
     let [own, restarting] = [(); 2].map(|()| Arc::new(Store::create(folder.path()).unwrap()));
