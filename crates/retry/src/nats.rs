@@ -138,7 +138,7 @@ impl Connection {
     /// it knows of the end gets no reply: the client offers no way to wait for that.
     ///
     /// # Errors
-    /// The subject is not valid, or the connection is closed.
+    /// The subject is not valid, the connection is closed, or the server refuses a subscription.
     pub async fn serve(&mut self, subject: &str, group: &str, stop: CancellationToken) -> Result<Outbox, String> {
         let Lines { producers, receivers, .. } = &self.lines;
         let (asked, answered) = (producers.client.present(), receivers.client.present());
@@ -161,7 +161,16 @@ impl Connection {
         // When the echo comes, the server knows of the subscription.
         answered.client.publish(inbox.reply_to(ECHO), Bytes::new()).await.map_err(|error| error.to_string())?;
         let echoes = async { tokio::join!(timeout(PATIENCE, replies.next()), timeout(PATIENCE, echo(&asked.client))) };
-        if let (Err(_), _) = echoes.await {
+        let echoed = tokio::select! {
+            error = producers.refusal() => return Err(error),
+            error = receivers.refusal() => return Err(error),
+            echoed = echoes => echoed,
+        };
+        // The client passes errors on by a task of its own.
+        if let Ok(error) = timeout(ERRORS, producers.refusal()).await {
+            return Err(error);
+        }
+        if let (Err(_), _) = echoed {
             tracing::warn!(
                 "the retry service does not receive its own messages, and would wait for receivers without end; its user must \
                  be allowed to publish to `_INBOX.>`"
@@ -244,6 +253,8 @@ impl Lines {
     fn fault(&self) -> Option<String> {
         let fault = if self.receivers.link().is_none() {
             "the connection to NATS is lost; deliveries wait until it is back"
+        } else if let Some(denied) = self.producers.denied().or_else(|| self.receivers.denied()) {
+            return Some(format!("the NATS server refuses a subscription: {denied}"));
         } else if self.producers.link().is_none() {
             "the connection to NATS for producers is lost; their messages wait until it is back"
         } else {

@@ -151,3 +151,14 @@ async fn no_question_about_the_service_is_answered_as_a_command_to_the_server() 
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_subscription_is_an_error_of_the_start() {
+    let config =
+        "authorization { users: [{ user: a, password: b, permissions: { subscribe: { deny: [\"retry.>\"] } } }] }";
+    let server = Server::start_with(config);
+    let url = server.url().replace("nats://", "nats://a:b@");
+    let (mut connection, _events) = Connection::open(&url).await.unwrap();
+    let error = connection.serve("retry", "group", CancellationToken::new()).await.unwrap_err();
+    assert!(error.contains("Permissions Violation") && error.contains("retry.>"), "{error}");
+}

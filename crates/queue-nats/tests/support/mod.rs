@@ -29,16 +29,23 @@ pub struct Server {
 impl Server {
     /// Starts a server. Waits until it listens.
     pub fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// Starts a server with a config of its own. Waits until it listens.
+    pub fn start_with(config: &str) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let name = format!("nats-{}-{}", process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
         let run = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&run).unwrap();
+        fs::write(run.join("config"), config).unwrap();
         let mut keeper = Command::new("sh");
         keeper
             .args(["-c", KEEPER])
             .arg(&run)
             .arg(program())
-            .args(["-a", "127.0.0.1", "-p", "-1", "-js"])
+            .args(["-a", "127.0.0.1", "-p", "-1", "-js", "-c"])
+            .arg(run.join("config"))
             .arg("-sd")
             .arg(&run);
         keeper.arg("--ports_file_dir").arg(&run).stdin(Stdio::piped()).process_group(0);

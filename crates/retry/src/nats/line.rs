@@ -35,6 +35,8 @@ pub(super) struct Line {
     changed: Arc<Notify>,
     /// Number of the client that has the subscriptions of the line. 0: none has.
     subscribed: AtomicU64,
+    /// The server's refusal of a subscription that the line cannot be without.
+    denied: watch::Receiver<Option<String>>,
 }
 
 impl Line {
@@ -44,12 +46,25 @@ impl Line {
     /// # Errors
     /// The text says why there is no connection. It contains no password.
     pub(super) async fn connect(address: &str, name: &'static str, changed: Arc<Notify>) -> Result<Self, String> {
-        let slow = watch::Sender::new(0_u64);
+        let (slow, (denies, denied)) = (watch::Sender::new(0_u64), watch::channel(None));
         tokio::spawn(report_drops(slow.subscribe()));
-        let news = News { changed: Arc::clone(&changed), slow: Arc::new(slow) };
+        let news = News { changed: Arc::clone(&changed), slow: Arc::new(slow), denies: Arc::new(denies) };
         let client = Client::connect(Connector { address: address.to_owned(), name, news }).await;
         let client = client.map_err(|error| error.to_string())?;
-        Ok(Self { client, changed, subscribed: AtomicU64::new(0) })
+        Ok(Self { client, changed, subscribed: AtomicU64::new(0), denied })
+    }
+
+    /// Returns the server's refusal of a subscription, on the present connection.
+    pub(super) fn denied(&self) -> Option<String> {
+        self.denied.borrow().clone()
+    }
+
+    /// Waits for the server's refusal of a subscription.
+    pub(super) async fn refusal(&self) -> String {
+        match self.denied.clone().wait_for(Option::is_some).await {
+            Ok(denied) => denied.clone().unwrap_or_default(),
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Notes that a client has the subscriptions of the line.
@@ -95,15 +110,34 @@ struct News {
     changed: Arc<Notify>,
     /// Number of messages that were dropped.
     slow: Arc<watch::Sender<u64>>,
+    denies: Arc<watch::Sender<Option<String>>>,
+}
+
+/// Returns `true` for the refusal of a subscription. That to the questions of NATS micro may be missing.
+fn is_refusal(error: &str) -> bool {
+    let error = error.to_ascii_lowercase();
+    error.contains("permissions violation for subscription") && !error.contains("\"$srv.")
 }
 
 impl News {
     fn take(&self, event: &async_nats::Event) {
         match event {
-            async_nats::Event::Connected | async_nats::Event::Disconnected => self.changed.notify_one(),
+            async_nats::Event::Disconnected => self.changed.notify_one(),
+            async_nats::Event::Connected => {
+                // The client subscribes anew, and the server refuses anew.
+                self.denies.send_replace(None);
+                self.changed.notify_one();
+            }
             async_nats::Event::SlowConsumer(_) => self.slow.send_modify(|count| *count += 1),
             async_nats::Event::LameDuckMode => tracing::info!("the NATS server is about to end"),
-            async_nats::Event::ServerError(error) => tracing::warn!(%error, "the NATS server reports an error"),
+            async_nats::Event::ServerError(error) => {
+                tracing::warn!(%error, "the NATS server reports an error");
+                let error = error.to_string();
+                if is_refusal(&error) {
+                    self.denies.send_replace(Some(error));
+                    self.changed.notify_one();
+                }
+            }
             async_nats::Event::ClientError(error) => tracing::warn!(%error, "the NATS client reports an error"),
             async_nats::Event::Draining | async_nats::Event::Closed => {}
         }
@@ -155,5 +189,18 @@ async fn report_drops(mut drops: watch::Receiver<u64>) {
         );
         known = count;
         sleep(SLOW_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_subscription_is_a_fault_but_for_discovery() {
+        let refusal =
+            |subject: &str| is_refusal(&format!("nats: Permissions Violation for Subscription to {subject:?}"));
+        assert_eq!(["retry.>", "_INBOX.a.*", "$SRV.PING"].map(refusal), [true, true, false]);
+        assert!(!is_refusal("nats: Permissions Violation for Publish to \"retry.a\""));
     }
 }
