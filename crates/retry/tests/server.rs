@@ -78,6 +78,14 @@ impl Service {
     }
 }
 
+/// Subscribes to the subject `a`. Waits until the server knows it.
+async fn listen(client: &Client) -> Subscriber {
+    let mut targets = client.subscribe("a").await.unwrap();
+    client.publish("a", "echo".into()).await.unwrap();
+    timeout(PATIENCE, targets.next()).await.expect("the server is deaf").unwrap();
+    targets
+}
+
 /// Sends a request until it is answered: what is on its way while the service has no connection is lost.
 async fn ask(client: &Client, body: String) {
     let request = || client.request("retry.a", body.clone().into());
@@ -91,8 +99,7 @@ async fn garbage_of_a_producer_breaks_no_delivery() {
     let server = Server::start();
     let mut service = Service::start(&server).await;
     let client = async_nats::connect(server.url()).await.unwrap();
-    let mut targets = client.subscribe("a").await.unwrap();
-    client.flush().await.unwrap();
+    let mut targets = listen(&client).await;
     let link = service.connected(0).await;
     let reply = service.deliver(link, &mut targets).await;
     for turn in 0..6 {
@@ -118,8 +125,7 @@ async fn garbage_of_a_receiver_costs_the_connection_only() {
     let server = Server::start();
     let mut service = Service::start(&server).await;
     let client = async_nats::connect(server.url()).await.unwrap();
-    let mut targets = client.subscribe("a").await.unwrap();
-    client.flush().await.unwrap();
+    let mut targets = listen(&client).await;
     let mut link = service.connected(0).await;
     for garbage in GARBAGE {
         let reply = service.deliver(link, &mut targets).await;
