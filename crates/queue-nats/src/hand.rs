@@ -176,8 +176,8 @@ pub(crate) struct Hand {
     /// Time after which the server delivers a message again.
     server: Duration,
     entries: BTreeMap<u64, Entry>,
-    /// Messages that went back to the server for at most [`SOON`], and are not known to have been delivered since, with the times from which on they
-    /// are visible.
+    /// Messages that went back to the server for at most [`SOON`], and are not known to have been delivered since, with the times
+    /// from which on they are visible.
     returned: HashMap<u64, Instant>,
     /// Number of changes after which more may be there to hand out.
     changes: u64,
