@@ -11,7 +11,7 @@ quick=
 if [ "${1:-}" = --quick ]; then quick=1 && shift; fi
 names=("$@")
 [ $# -gt 0 ] || names=(faults jobs-faults jobs-api fuzzing damaged soak instructions sandbox languages embedded head-of-queue cluster rabbitmq-4
-  retry-kills neighbour overshoot side-by-side telemetry year day jobs jobs-peers image)
+  retry retry-kills neighbour overshoot side-by-side telemetry year day jobs jobs-peers image)
 
 proof() {
   case $1 in
@@ -48,6 +48,8 @@ proof() {
     cluster) [ "$quick" ] || HOSTLER_PAUSE=15 cargo test --release --workspace --locked --test all -- a_cluster_loses --nocapture ;;
     # The tests of RabbitMQ's driver on RabbitMQ 4, which CI's Debian does not have. It needs root, and downloads a system.
     rabbitmq-4) [ "$quick" ] || bash tests/rabbitmq-4.sh cargo test --release --workspace --locked --test all -- conformance::drivers::rabbitmq rabbitmq:: ;;
+    # The rates of the retry service. Ten million messages take 20 GB, and a quarter of an hour.
+    retry) [ "$quick" ] || bash benches/retry.sh ;;
     # Instances of the retry service are killed a hundred times while 200,000 messages pass. The tests do the same with fewer.
     retry-kills) [ "$quick" ] || HOSTLER_MESSAGES=200000 HOSTLER_KILLS=100 cargo test --release --workspace --locked --test all -- killed_instances_lose --nocapture ;;
     # A neighbour of each hostile guest keeps four fifths of its throughput. It needs a quiet machine, and has no shorter form.
