@@ -148,16 +148,17 @@ fn open_tests(folder: &Path, module: &str, tests: &mut Vec<String>) {
                     continue;
                 }
                 _ if code.starts_with("#[tokio::test") => {
-                    kind = "tokio::test";
+                    kind = if code.contains("start_paused") { "paused tokio::test" } else { "tokio::test" };
                     continue;
                 }
                 (_, "test") => {
                     let name = name("fn ").unwrap_or_else(|| panic!("{code}"));
                     tests.push(format!("({name:?}, crate::{module}::{name} as fn())"));
                 }
-                (_, "tokio::test") => {
+                (_, "tokio::test" | "paused tokio::test") => {
                     let name = name("async fn ").unwrap_or_else(|| panic!("{code}"));
-                    tests.push(format!("({name:?}, || in_runtime(crate::{module}::{name}()))"));
+                    let is_paused = kind == "paused tokio::test";
+                    tests.push(format!("({name:?}, || in_runtime({is_paused}, crate::{module}::{name}()))"));
                 }
                 ("mod tests {", _) => module.push_str("::tests"),
                 _ => {}

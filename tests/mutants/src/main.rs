@@ -83,10 +83,14 @@ fn run_tests(fault: &'static Fault, tests: Vec<(&'static str, fn())>) -> ! {
     process::exit(1);
 }
 
-/// Runs an asynchronous test.
+/// Runs an asynchronous test, on a clock that is paused if the test wants it.
 #[allow(dead_code, reason = "unused unless a fault of the retry service is planted")]
-fn in_runtime(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+fn in_runtime(is_paused: bool, test: impl Future<Output = ()>) {
+    let runtime = if is_paused {
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()
+    } else {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+    };
     runtime.expect("a runtime").block_on(test);
 }
 
