@@ -91,6 +91,7 @@ async fn ask(client: &Client, body: String) {
     let request = || client.request("retry.a", body.clone().into());
     while !matches!(timeout(Duration::from_secs(1), request()).await, Ok(Ok(_))) {}
 }
+
 /// Headers that the client refuses to read, and over which it panics.
 const GARBAGE: [&[u8]; 2] = [b"NATS/1.0\r\nX: \xff\xfe\r\n\r\n", b"NATS/1.0\r\nname: one\rtwo\r\n\r\n"];
 

@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Databases {
     pub(super) shards: Shards,
-    /// Where each address is, in the order of the databases.
+    /// Place of each address, in the order of the databases.
     sources: Vec<Source>,
 }
 

@@ -81,10 +81,7 @@ impl Shards {
         number: usize,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        if self.is_away(number) {
-            return Err(StoreError::Database(DatabaseError::Deadline));
-        }
-        self.patiently(number, call).await
+        self.unless_away(number, in_time(call)).await
     }
 
     /// Makes a call to a database, also if it is away.
@@ -96,7 +93,7 @@ impl Shards {
         number: usize,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let outcome = timeout(PATIENCE, call).await.unwrap_or(Err(StoreError::Database(DatabaseError::Deadline)));
+        let outcome = in_time(call).await;
         self.note(number, &outcome);
         outcome
     }
@@ -122,6 +119,10 @@ impl Shards {
     pub(super) fn claim_order(&self, first: usize) -> Vec<usize> {
         order(first, self.count(), &locked(&self.away.0))
     }
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    timeout(PATIENCE, call).await.unwrap_or(Err(StoreError::Database(DatabaseError::Deadline)))
 }
 
 /// The databases that answer, from `first` on; only the first if none does.

@@ -10,6 +10,7 @@ use hostler_jobs::store::{Settlement, Store, StoreError, StoreSettings};
 use hostler_jobs::types::{Assigned, Failure, ItemState, SettledStatus, Success};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::extras::adding;
@@ -108,6 +109,12 @@ fn in_batch(given: &[Assigned], result: &Value) -> Vec<Success> {
     given.iter().map(|one| result_of(one, result)).collect()
 }
 
+/// Reports a result of an assignment, in a task of its own.
+fn succeeding(store: &Store, given: &Assigned) -> JoinHandle<Result<Settlement, StoreError>> {
+    let (store, id) = (store.clone(), given.assignment_id.clone());
+    tokio::spawn(async move { store.succeed(&id, raw(&json!(1))).await })
+}
+
 #[tokio::test]
 async fn the_items_of_an_applet_come_with_the_result_and_once() {
     let fake = Fake::answers(|_| {
@@ -166,10 +173,7 @@ async fn a_result_that_becomes_stale_during_the_run_adds_nothing() {
     let (fake, entered, left) = Fake::gated(br#"[{"payload":1,"serialize_key":"k"}]"#);
     let store = knowing(&fake).await;
     let given = family(&store, 1, 0).await.remove(0);
-    let settling = tokio::spawn({
-        let (store, id) = (store.clone(), given.assignment_id.clone());
-        async move { store.succeed(&id, raw(&json!(1))).await }
-    });
+    let settling = succeeding(&store, &given);
     timeout(DEADLINE, entered.notified()).await.unwrap();
     store.release(&[given.assignment_id]).await.unwrap();
     left.notify_one();
@@ -365,10 +369,7 @@ async fn a_run_stops_when_its_assignment_has_ended() {
     let settings = StoreSettings { heartbeat: Duration::from_secs(1), ..StoreSettings::default() };
     let store = with(settings).await.with_applets(Arc::clone(&fake) as Arc<dyn Applets>);
     let given = family(&store, 1, 0).await.remove(0);
-    let settling = tokio::spawn({
-        let (store, id) = (store.clone(), given.assignment_id.clone());
-        async move { store.succeed(&id, raw(&json!(1))).await }
-    });
+    let settling = succeeding(&store, &given);
     timeout(DEADLINE, entered.notified()).await.unwrap();
     store.release(&[given.assignment_id]).await.unwrap();
     // Nobody lets the run go on.
@@ -383,10 +384,7 @@ async fn assignments_outlast_a_long_run() {
     let settings = StoreSettings { heartbeat: Duration::from_secs(1), ..StoreSettings::default() };
     let store = with(settings).await.with_applets(fake);
     let given = family(&store, 1, 0).await.remove(0);
-    let settling = tokio::spawn({
-        let store = store.clone();
-        async move { store.succeed(&given.assignment_id, raw(&json!(1))).await }
-    });
+    let settling = succeeding(&store, &given);
     timeout(DEADLINE, entered.notified()).await.unwrap();
     store_sql(&store, "UPDATE hostler_jobs.assignment SET beat_at = beat_at - interval '1 hour'").await;
     let fresh = "SELECT count(*) FROM hostler_jobs.assignment WHERE beat_at > clock_timestamp() - interval '1 minute'";
