@@ -52,7 +52,9 @@ pub(crate) enum Unanswered {
     Denied(String),
     /// The request is larger than the server takes.
     TooLarge(String),
-    /// The connection is lost, or the answer did not come in time.
+    /// There is no connection, so nothing was sent.
+    Unsent(String),
+    /// The connection was lost, or the answer did not come in time. The request may have taken effect.
     Failed(String),
 }
 
@@ -67,7 +69,7 @@ impl Unanswered {
                 QueueError::Refused(format!("cannot {what}: {why}: check the permissions of the user"))
             }
             Self::TooLarge(why) => QueueError::Refused(format!("cannot {what}: {why}")),
-            Self::Failed(why) => QueueError::Unavailable(format!("cannot {what}: {why}")),
+            Self::Unsent(why) | Self::Failed(why) => QueueError::Unavailable(format!("cannot {what}: {why}")),
         }
     }
 }
@@ -306,7 +308,7 @@ impl Line {
     ) -> Result<Message, Unanswered> {
         let mut watch = self.watch();
         if let Some(why) = self.is_down() {
-            return Err(Unanswered::Failed(why));
+            return Err(Unanswered::Unsent(why));
         }
         let request = Request::new().payload(body).timeout(Some(patience));
         let request = headers.into_iter().fold(request, Request::headers);

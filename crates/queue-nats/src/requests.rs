@@ -242,7 +242,7 @@ fn told(fault: Unanswered) -> String {
     match fault {
         Unanswered::Denied(why) => format!("NATS refuses it: {why}: check the permissions of the user"),
         Unanswered::NoResponders => "nobody listens to the subject".to_owned(),
-        Unanswered::TooLarge(why) | Unanswered::Failed(why) => why,
+        Unanswered::TooLarge(why) | Unanswered::Unsent(why) | Unanswered::Failed(why) => why,
     }
 }
 

@@ -20,7 +20,7 @@ impl Line {
     pub(crate) async fn prove(&self, patience: Duration) -> Result<(), Unanswered> {
         let mut watch = self.watch();
         if let Some(why) = self.is_down() {
-            return Err(Unanswered::Failed(why));
+            return Err(Unanswered::Unsent(why));
         }
         let (client, deadline) = (&self.client, Instant::now() + patience);
         let [subject, inbox] = [0, 0].map(|_| format!("{}.proof", client.new_inbox()));

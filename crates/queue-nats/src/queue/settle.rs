@@ -72,7 +72,7 @@ impl Shared {
         let extending = leases.iter().map(|lease| async move {
             let now = Instant::now();
             let reply = self.lock().hand.reply(lease, now)?;
-            self.acknowledge(&reply, PROGRESS.to_owned()).await?;
+            self.acknowledge(&reply, PROGRESS.to_owned()).await.map_err(|error| self.retry(error))?;
             // The lease may have ended meanwhile. The time counts from before the request.
             if Instant::now() >= now + by {
                 return Err(lost());
@@ -85,7 +85,7 @@ impl Shared {
     /// Removes a message from the queue, until `end`.
     async fn remove(self: &Arc<Self>, handed: &Handed, end: Instant) -> Result<(), LeaseError> {
         in_time(end)?;
-        self.acknowledge(&handed.reply, DONE.to_owned()).await?;
+        self.acknowledge(&handed.reply, DONE.to_owned()).await.map_err(|error| self.retry(error))?;
         self.change(|hand| hand.removed(handed.key));
         if handed.uncounted > 0 {
             let (shared, key) = (Arc::clone(self), handed.key);
@@ -95,13 +95,20 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns a message to the queue, where it is visible after `delay`. Does so until `end`.
+    /// Returns a message to the queue, where it is visible after `delay`. Does so until `end`. If it is not known whether that took
+    /// effect, the lease counts as lost, and the server delivers the message after its own timer at the latest.
     async fn back(&self, handed: &Handed, delay: Duration, end: Instant) -> Result<(), LeaseError> {
         in_time(end)?;
         let due = Instant::now() + delay;
-        self.acknowledge(&handed.reply, back_after(delay)).await?;
-        self.change(|hand| hand.went_back(handed.key, Some(due), Instant::now()));
-        Ok(())
+        let back = self.acknowledge(&handed.reply, back_after(delay)).await;
+        let (due, result) = match back {
+            Ok(()) => (Some(due), Ok(())),
+            // If the message went back, another process may have it by now, and a second return would take it from there.
+            Err(Unanswered::Failed(why)) => (None, Err(LeaseError::Lost(format!("it may have gone back: {why}")))),
+            Err(error) => return Err(self.retry(error)),
+        };
+        self.change(|hand| hand.went_back(handed.key, due, Instant::now()));
+        result
     }
 
     /// Notes that the present delivery of a message is no attempt. A dead letter's attempts count for nothing.
@@ -135,14 +142,20 @@ impl Shared {
     }
 
     /// Acknowledges a delivery, and waits until the server has taken notice.
-    async fn acknowledge(&self, reply: &Subject, acknowledgement: String) -> Result<(), LeaseError> {
-        let answer = self.service.line.request(reply, None, acknowledgement.into()).await;
-        answer.map(drop).map_err(|error| match error {
-            Unanswered::NoResponders => LeaseError::Retry(format!(
+    async fn acknowledge(&self, reply: &Subject, acknowledgement: String) -> Result<(), Unanswered> {
+        self.service.line.request(reply, None, acknowledgement.into()).await.map(drop)
+    }
+
+    /// Returns the error for an acknowledgement that may be repeated.
+    fn retry(&self, error: Unanswered) -> LeaseError {
+        LeaseError::Retry(match error {
+            Unanswered::NoResponders => format!(
                 "nobody answers for the stream `{}`: its leader or the stream itself is gone",
                 self.source.stream
-            )),
-            Unanswered::Denied(why) | Unanswered::TooLarge(why) | Unanswered::Failed(why) => LeaseError::Retry(why),
+            ),
+            Unanswered::Denied(why) | Unanswered::TooLarge(why) | Unanswered::Unsent(why) | Unanswered::Failed(why) => {
+                why
+            }
         })
     }
 
