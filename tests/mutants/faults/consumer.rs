@@ -341,4 +341,19 @@ pub const FAULTS: &[Fault] = &[
         "settlement.within(self.limits.max_release);",
         "settlement.within(Duration::MAX);",
     ),
+    fault(
+        "takes an extension without a connection for a success",
+        "nats/consumer/leases.rs",
+        "| None => now + entry.duration / RETRY_FRACTION,",
+        "| None => {
+             self.deadlines.remove(&(entry.deadline, *id)); entry.deadline = deadline_of(sent_at, by, entry.duration);
+             self.deadlines.insert((entry.deadline, *id)); now + entry.duration / RETRY_FRACTION
+         }",
+    ),
+    fault(
+        "lets a handler run on after a lease that ended without a connection",
+        "nats/consumer/delivery.rs",
+        "self.go(State::Stopping(Cause::LeaseLost), Action::Stop),\n            (State::Running, Event::DrainDeadline)",
+        "self.go(State::Stopping(Cause::LeaseLost), Action::Nothing),\n            (State::Running, Event::DrainDeadline)",
+    ),
 ];

@@ -37,10 +37,12 @@ pub enum Kind {
     Sqs,
     Embedded,
     Push,
+    /// The model of [`Kind::Push`], but leases outlive a connection, and a settlement may be done though its answer is lost.
+    Nats,
 }
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::Sqs, Self::Embedded, Self::Push];
+    pub const ALL: [Self; 4] = [Self::Sqs, Self::Embedded, Self::Push, Self::Nats];
 
     /// Returns the prefix of this world's keys.
     fn prefix(self) -> &'static str {
@@ -48,11 +50,12 @@ impl Kind {
             Self::Sqs => "",
             Self::Embedded => "embedded:",
             Self::Push => "push:",
+            Self::Nats => "nats:",
         }
     }
 }
 
-/// Name of a scenario: its world, its seed, and the parts left out. As text: `17`, `embedded:17`, `push:17`,
+/// Name of a scenario: its world, its seed, and the parts left out. As text: `17`, `embedded:17`, `push:17`, `nats:17`,
 /// `17:messages=3:without=latency,work`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Key {

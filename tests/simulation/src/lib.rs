@@ -1,7 +1,8 @@
-//! Deterministic simulation in virtual time, of three worlds. In `sqs`, the consumer and the SQS driver run on a model of SQS with
+//! Deterministic simulation in virtual time, of four worlds. In `sqs`, the consumer and the SQS driver run on a model of SQS with
 //! all its faults. In `embedded`, the consumer and the embedded queue run on a real file, while the file is locked, cannot be
 //! changed, or is moved away. In `push`, the consumer runs on a model of a broker that sends messages ahead, loses connections, and
-//! takes leases back with them. That model stands for the driver too.
+//! takes leases back with them. In `nats`, that broker keeps leases when a connection is lost, and a settlement may be done though its
+//! answer is lost, as with JetStream. The model of both stands for the driver too.
 //!
 //! A seed (`key`) makes a scenario (`scenario`), which is played (`run`) with processes that come and go (`system`) in a world (`site`). The
 //! handler does as planned (`worker`), and the `judge` sees everything, calls to the queue too (`calls`), keeps what it needs of it

@@ -1,6 +1,7 @@
 //! World of a push broker: a model of the service and of its driver, which speak the queue contract.
 
 mod driver;
+mod errors;
 mod plan;
 mod service;
 

@@ -56,7 +56,7 @@ pub fn play(system: System, key: &Key, keeps_trace: bool) -> (Vec<String>, Vec<S
         let site: Arc<dyn Site> = match key.kind {
             Kind::Sqs => Arc::new(Sqs::new(system, told, seen, &lines).await),
             Kind::Embedded => Arc::new(Embedded::new(system, told, seen).await),
-            Kind::Push => Arc::new(Push::new(told, seen)),
+            Kind::Push | Kind::Nats => Arc::new(Push::new(told, seen)),
         };
         let world = World { system, lines, origin: Instant::now(), scenario, judge, site };
         world.play().await;

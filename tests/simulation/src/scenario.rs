@@ -211,7 +211,7 @@ impl Scenario {
             Kind::Embedded => {
                 scenario.suit_embedded(&mut Rng::with_seed(key.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xeb));
             }
-            Kind::Push => {
+            Kind::Push | Kind::Nats => {
                 scenario.suit_push(&mut Rng::with_seed(key.seed.wrapping_mul(0x9fb2_1c65_1e98_df25) ^ 0xa39));
             }
             Kind::Sqs if long => {}
@@ -244,9 +244,14 @@ impl Scenario {
         self.key.kind != Kind::Sqs
     }
 
-    /// Returns true if the service sends messages ahead, and may take leases back.
+    /// Returns true if the service sends messages ahead.
     pub fn pushes(&self) -> bool {
-        self.key.kind == Kind::Push
+        matches!(self.key.kind, Kind::Push | Kind::Nats)
+    }
+
+    /// Returns true if leases outlive the connection.
+    pub fn keeps_leases(&self) -> bool {
+        self.key.kind == Kind::Nats
     }
 
     /// Returns the maximum lag of a process's view of the service's time. A push broker tells the due time of a message by the clock of

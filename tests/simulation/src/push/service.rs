@@ -1,5 +1,6 @@
 //! A model of a push broker. It sends up to a window of messages ahead. It takes all messages of a connection back when the
-//! connection is lost, and sends them again at once. For a while, it may accept no messages.
+//! connection is lost, and sends them again at once; or it keeps leases over a lost connection, and loses the answer alone. For a while,
+//! it may accept no messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::judge::Judge;
 use super::super::scenario::{Planned, Scenario};
 use super::super::site::until;
+use super::errors::{blocked, lost, unheard};
 
 /// Place of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +82,8 @@ struct State {
     down_until: Instant,
     /// Time until which the service accepts no messages.
     blocked_until: Instant,
+    /// Receipts of messages that were removed by a settlement whose answer was lost.
+    unheard: BTreeSet<String>,
 }
 
 /// The queue, its dead-letter queue, and the connection of the process that runs.
@@ -118,6 +122,7 @@ impl Service {
             count: 0,
             down_until: now,
             blocked_until: now,
+            unheard: BTreeSet::new(),
         };
         Self { scenario, judge, started_at: now, state: Mutex::new(state), changed: Notify::new() }
     }
@@ -163,10 +168,15 @@ impl Service {
         until(&self.changed, is_empty).await;
     }
 
-    /// Connects a process. The connection of the process before it ends.
+    /// Connects a process. The connection of the process before it ends. What it was sent ahead comes again when the service has waited
+    /// for it.
     pub fn connect(&self, life: usize) {
         let mut state = self.lock();
         self.lose(&mut state);
+        let again = Instant::now() + self.scenario.lease;
+        for one in state.stored.iter_mut().filter(|one| one.place == Place::Ahead) {
+            one.place = Place::Queued(again);
+        }
         state.connection = Connection { life, ..Connection::default() };
     }
 
@@ -198,11 +208,11 @@ impl Service {
         Some(self.lock().down_until).filter(|until| *until > Instant::now())
     }
 
-    /// Takes all messages of the connection back.
+    /// Ends the connection, and takes all of its messages back unless leases outlive it.
     fn lose(&self, state: &mut State) {
         let now = Instant::now();
         let mut lost = Vec::new();
-        for one in &mut state.stored {
+        for one in state.stored.iter_mut().filter(|_| !self.scenario.keeps_leases()) {
             match &one.place {
                 Place::Leased { receipt, until, .. } if *until > now => lost.push(receipt.clone()),
                 Place::Leased { .. } | Place::Ahead => {}
@@ -397,6 +407,7 @@ impl Service {
     /// The lease has ended, or is one of an earlier connection.
     pub fn extend(&self, receipt: &str, by: Duration) -> Result<(), LeaseError> {
         let mut state = self.lock();
+        self.reaches(&state)?;
         let one = leased(&mut state.stored, receipt)?;
         let end = Instant::now() + by;
         if let Place::Leased { until, .. } = &mut one.place {
@@ -406,7 +417,8 @@ impl Service {
         Ok(())
     }
 
-    /// Performs a settlement. `breaks`: the connection is lost while it is performed.
+    /// Performs a settlement. `breaks`: the connection is lost while it is performed. If leases outlive it, the answer is lost: a removal can
+    /// be repeated, and a return must not be.
     ///
     /// # Errors
     /// The lease has ended, or is one of an earlier connection; or the service accepts no messages.
@@ -415,6 +427,10 @@ impl Service {
         let mut state = self.lock();
         let is_blocked = now < state.blocked_until;
         let receipt = settlement.receipt().as_str();
+        self.reaches(&state)?;
+        if state.unheard.contains(receipt) {
+            return Ok(());
+        }
         let one = leased(&mut state.stored, receipt)?;
         let early = matches!(one.place, Place::Leased { early: true, .. });
         match settlement {
@@ -426,7 +442,7 @@ impl Service {
                 if *delay > self.scenario.max_release {
                     self.judge.break_promise(format!("{receipt}: asked for more than {:?}", self.scenario.max_release));
                 }
-                if is_blocked && !delay.is_zero() {
+                if is_blocked && !delay.is_zero() && !self.scenario.keeps_leases() {
                     return Err(blocked());
                 }
                 one.attempts = match (settlement, early) {
@@ -443,27 +459,32 @@ impl Service {
                 if breaks {
                     // The copy is there, and the ack does not arrive.
                     self.lose(&mut state);
-                    return Err(lost());
+                    return Err(if self.scenario.keeps_leases() { unheard() } else { lost() });
                 }
                 one.place = Place::Gone;
                 self.judge.removed(&one.name);
             }
         }
-        if breaks {
-            self.lose(&mut state);
-        }
         self.changed.notify_waiters();
-        Ok(())
+        if !breaks {
+            return Ok(());
+        }
+        self.lose(&mut state);
+        match settlement {
+            _ if !self.scenario.keeps_leases() => Ok(()),
+            Settlement::Release(..) | Settlement::GiveBack(..) => Err(lost()),
+            Settlement::Ack(_) | Settlement::DeadLetter { .. } => {
+                state.unheard.insert(receipt.to_owned());
+                Err(unheard())
+            }
+        }
     }
-}
 
-fn lost() -> LeaseError {
-    LeaseError::Lost("it has ended, or the connection was lost".to_owned())
-}
-
-/// Returns the error of a call for which a message must be published.
-fn blocked() -> LeaseError {
-    LeaseError::Retry("the service accepts no messages".to_owned())
+    /// # Errors
+    /// There is no connection, so nothing can be asked for the present. A service that takes leases back has done so.
+    fn reaches(&self, state: &State) -> Result<(), LeaseError> {
+        if self.scenario.keeps_leases() && Instant::now() < state.down_until { Err(unheard()) } else { Ok(()) }
+    }
 }
 
 /// Returns the message that is leased with this receipt.
