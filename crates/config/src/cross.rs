@@ -31,13 +31,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
         && !is_of_a_service
         && !problems.iter().any(|problem| problem.key.starts_with("consumer"))
     {
-        problems.push(Problem {
-            key: "consumers".to_owned(),
-            place: source.near("consumers"),
-            fault: "there is no consumer".to_owned(),
-            cure: "write a table `[consumers.NAME]` with `channel` and `handler`".to_owned(),
-            about: None,
-        });
+        problems.push(if source.root().contains_key("retry") { retry_nats(source) } else { no_consumer(source) });
     }
     let on_nats = settings.root().get("queue.driver") == Some(Driver::Nats);
     let on_sqs = settings.root().get("queue.driver") == Some(Driver::Sqs);
@@ -66,6 +60,29 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
     dead_letter_queues(settings, problems);
     if on_sqs {
         mixed_exchanges(settings, problems);
+    }
+}
+
+/// Returns the problem of a config for nothing.
+fn no_consumer(source: &Source) -> Problem {
+    Problem {
+        key: "consumers".to_owned(),
+        place: source.near("consumers"),
+        fault: "there is no consumer".to_owned(),
+        cure: "write a table `[consumers.NAME]` with `channel` and `handler`".to_owned(),
+        about: None,
+    }
+}
+
+/// Returns the problem of a config that only has settings for the retry service, without the address that starts it.
+fn retry_nats(source: &Source) -> Problem {
+    Problem {
+        key: "retry.nats".to_owned(),
+        place: source.near("retry.nats"),
+        fault: "the retry service needs the address of the NATS server".to_owned(),
+        cure: "set it, for example by HOSTLER_RETRY__NATS; a host without the service needs a table `[consumers.NAME]`"
+            .to_owned(),
+        about: None,
     }
 }
 

@@ -158,6 +158,21 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_the_retry_service_without_its_server_name_the_missing_key() {
+        let told = |text: &str, variables: &[(&str, &str)]| load_text(text, variables).unwrap_err().to_string();
+        let file = told("\n[retry]\nstore = '/data/retry'", &[]);
+        assert!(file.contains("\nretry.nats\n") && file.contains("hostler.toml:2\n"), "{file}");
+        assert!(file.contains("HOSTLER_RETRY__NATS") && !file.contains("there is no consumer"), "{file}");
+        let emptied = told("[retry]", &[("HOSTLER_RETRY__NATS", "")]);
+        assert!(emptied.contains("\nretry.nats\n"), "{emptied}");
+        let variable = load(None, env(&[("HOSTLER_RETRY__STORE", "/data/retry")])).unwrap_err().to_string();
+        assert!(variable.contains("\nretry.nats\n"), "{variable}");
+        let none = told("host.health_file = '/h'", &[]);
+        assert!(none.contains("there is no consumer") && !none.contains("retry.nats"), "{none}");
+        assert!(load(None, env(&[&LEAST[..], &[("HOSTLER_RETRY__STORE", "/data/retry")]].concat())).is_ok());
+    }
+
+    #[test]
     fn the_health_file_is_no_file_of_the_queue() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("hostler.toml");
