@@ -116,9 +116,9 @@ impl Connection {
         let (events, inbox) = mpsc::channel(EVENTS);
         let (shown, link) = watch::channel(Link::Up);
         let changed = Arc::<Notify>::default();
-        let connect = |name| Line::connect(address, name, Arc::clone(&changed));
-        let receivers = Arc::new(connect("hostler retry").await?);
-        let producers = Arc::new(connect("hostler retry ingest").await?);
+        let connect = |name, deliveries| Line::connect(address, name, Arc::clone(&changed), deliveries);
+        let receivers = Arc::new(connect("hostler retry", Some(events.clone())).await?);
+        let producers = Arc::new(connect("hostler retry ingest", None).await?);
         let lines = Lines { producers, receivers, changed };
         Ok((Self { lines, events, link, shown, tasks: JoinSet::new() }, inbox))
     }

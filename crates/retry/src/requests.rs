@@ -22,6 +22,8 @@ struct Open {
     /// Time of the start, or of the receiver's last word.
     since: Millis,
     deadline: Millis,
+    /// Set once a receiver has said something.
+    is_received: bool,
     /// Set if the request waits anew since then, because the connection was stuck.
     is_renewed: bool,
 }
@@ -69,7 +71,8 @@ impl Requests {
     pub fn start(&mut self, place: Place, subject: Arc<str>, now: Millis) -> Token {
         self.last += 1;
         let deadline = now.saturating_add(millis(self.timeout));
-        self.open.insert(self.last, Open { place, subject, started: now, since: now, deadline, is_renewed: false });
+        let (started, since, is_received, is_renewed) = (now, now, false, false);
+        self.open.insert(self.last, Open { place, subject, started, since, deadline, is_received, is_renewed });
         self.deadlines.insert((deadline, self.last));
         self.last
     }
@@ -82,7 +85,7 @@ impl Requests {
                 let open = self.open.get_mut(&token)?;
                 self.deadlines.remove(&(open.deadline, token));
                 let longest = open.started.saturating_add(millis(LONGEST_WORK));
-                (open.since, open.is_renewed) = (now, false);
+                (open.since, open.is_received, open.is_renewed) = (now, true, false);
                 open.deadline = now.saturating_add(millis(self.timeout)).min(longest);
                 self.deadlines.insert((open.deadline, token));
                 None
@@ -133,6 +136,15 @@ impl Requests {
             self.deadlines.remove(&(at, token));
             self.deadlines.insert((open.deadline, token));
         }
+    }
+
+    /// Ends the requests on a subject that the server refuses. Those that a receiver has heard of go on.
+    pub fn denied(&mut self, subject: &str) -> Vec<Ended> {
+        let is_denied = |open: &Open| &*open.subject == subject && !open.is_received;
+        let mut denied: Vec<_> =
+            self.open.iter().filter(|(_, open)| is_denied(open)).map(|(token, _)| *token).collect();
+        denied.sort_unstable();
+        denied.into_iter().filter_map(|token| self.end(token)).collect()
     }
 
     /// Returns `true` if a request has waited long enough. After [`Self::expired`], it is one that was sent after the
@@ -242,6 +254,17 @@ mod tests {
             requests.reply(token, Reply::InProgress, at);
         }
         assert_eq!(seq(requests.expired(longest, Millis::MAX)), [2]);
+    }
+
+    #[test]
+    fn a_refused_subject_ends_its_requests_that_nobody_has_heard_of() {
+        let mut requests = Requests::new(Duration::from_secs(30));
+        let [heard, ..] = [1, 2, 3].map(|seq| start(&mut requests, seq, 0));
+        requests.start(place(4), "b".into(), 0);
+        assert_eq!(requests.reply(heard, Reply::InProgress, 1), None);
+        let denied: Vec<_> = requests.denied("a").into_iter().map(|ended| ended.place.seq).collect();
+        assert_eq!((denied, requests.len()), (vec![2, 3], 2));
+        assert_eq!(requests.denied("a"), [], "the server says it for each");
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use async_nats::{Client, Subscriber};
+use async_nats::{Client, ConnectOptions, Subscriber};
 use futures_util::StreamExt as _;
 use hostler_retry::engine::{Event, Outbox, Outgoing};
 use hostler_retry::nats::Connection;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use support::{PATIENCE, Server};
+use support::{PATIENCE, Server, VERSIONS};
 
 /// A service without an engine.
 struct Service {
@@ -27,7 +27,11 @@ struct Service {
 
 impl Service {
     async fn start(server: &Server) -> Self {
-        let (mut connection, events) = Connection::open(&server.url()).await.unwrap();
+        Self::start_at(&server.url()).await
+    }
+
+    async fn start_at(url: &str) -> Self {
+        let (mut connection, events) = Connection::open(url).await.unwrap();
         let stop = CancellationToken::new();
         let outbox = connection.serve("retry", "group", stop.clone()).await.unwrap();
         Self { connection, events, outbox, stop }
@@ -60,11 +64,16 @@ impl Service {
         }
     }
 
-    /// Delivers a message to the subject `a`. Returns the subject for the reply.
-    async fn deliver(&self, link: u64, targets: &mut Subscriber) -> String {
+    /// Sends a message to the subject `a`.
+    fn request(&self, link: u64) {
         let content = hostler_retry::engine::Content { id: "1".to_owned(), headers: Vec::new(), body: "x".into() };
         let (subject, content) = ("a".into(), content.into());
         self.outbox.send(Outgoing::Request { link, token: 7, subject, attempt: 1, content }).unwrap();
+    }
+
+    /// Delivers a message to the subject `a`. Returns the subject for the reply.
+    async fn deliver(&self, link: u64, targets: &mut Subscriber) -> String {
+        self.request(link);
         let delivery = timeout(PATIENCE, targets.next()).await.expect("nothing is delivered").unwrap();
         delivery.reply.unwrap().to_string()
     }
@@ -156,6 +165,46 @@ async fn no_question_about_the_service_is_answered_as_a_command_to_the_server() 
                 break;
             }
         }
+    }
+}
+
+/// Returns the config of a server whose user `a` has these permissions.
+fn users(permissions: &str) -> String {
+    format!(
+        "authorization {{ users: [{{ user: a, password: b, permissions: {{ {permissions} }} }}, {{ user: c, password: d }}] }}"
+    )
+}
+
+fn url_of(server: &Server, user: &str) -> String {
+    server.url().replace("nats://", &format!("nats://{user}@"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_delivery_is_told_and_the_service_works_on() {
+    for version in VERSIONS {
+        let server = Server::start_of(version, &users("publish: { deny: [\"a\"] }"));
+        let mut service = Service::start_at(&url_of(&server, "a:b")).await;
+        let link = service.connected(0).await;
+        service.request(link);
+        match service.next().await {
+            Event::Denied(subject) => assert_eq!(subject, "a", "{version}"),
+            other => panic!("{version}: {other:?}"),
+        }
+        server.reload(&users("publish: [\">\"]"));
+        let other = ConnectOptions::with_user_and_password("c".to_owned(), "d".to_owned());
+        let client = other.connect(server.url()).await.unwrap();
+        let mut targets = listen(&client).await;
+        // Until the server has read its config.
+        let delivery = loop {
+            service.request(link);
+            match timeout(Duration::from_secs(1), targets.next()).await {
+                Ok(delivery) => break delivery.unwrap(),
+                Err(_) => assert!(matches!(service.next().await, Event::Denied(_))),
+            }
+        };
+        client.publish(delivery.reply.unwrap(), "+ACK".into()).await.unwrap();
+        while !matches!(service.next().await, Event::Reply(7, _)) {}
+        service.end().await;
     }
 }
 

@@ -55,8 +55,20 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "counts a retry if nobody listens",
         "retry/scheduler/mod.rs",
+        "if !matches!(answer, Answer::NoResponders | Answer::Denied | Answer::Unsent) {",
+        "if !matches!(answer, Answer::Denied | Answer::Unsent) {",
+    ),
+    fault(
+        "counts a retry if the server refuses the subject",
+        "retry/scheduler/mod.rs",
+        "if !matches!(answer, Answer::NoResponders | Answer::Denied | Answer::Unsent) {",
         "if !matches!(answer, Answer::NoResponders | Answer::Unsent) {",
-        "if !matches!(answer, Answer::Unsent) {",
+    ),
+    fault(
+        "ends what a receiver has heard of if the server refuses the subject",
+        "retry/requests.rs",
+        "&*open.subject == subject && !open.is_received;",
+        "&*open.subject == subject;",
     ),
     fault("lets one priority starve the others", "retry/scheduler/shares.rs", "self.credits[best] -= sum;", ""),
     fault(
@@ -146,8 +158,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "resends at once what was lost on the way",
         "retry/scheduler/mod.rs",
-        "self.wait(now, place, now.saturating_add(millis(wait)), \"the connection",
-        "self.wait(now, place, now.saturating_add(millis(wait) * 0), \"the connection",
+        "self.wait(now, place, now.saturating_add(millis(wait)), outcome);",
+        "self.wait(now, place, now.saturating_add(millis(wait) * 0), outcome);",
     ),
     fault(
         "never flushes what it removed",

@@ -11,6 +11,12 @@ use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Folders of the programs of the servers that are supported, the oldest first.
+#[allow(dead_code, reason = "not all tests use it")]
+pub const VERSIONS: [&str; 3] = ["nats-oldest/usr/sbin", "nats-2.10/bin", NEWEST];
+
+const NEWEST: &str = "nats-newest/bin";
+
 /// Runs the command `$@` in the shell's process group, with its output in a file of the folder `$0`. The end of this process ends
 /// the shell's input, and so the group.
 const KEEPER: &str = r#"
@@ -28,12 +34,20 @@ pub struct Server {
 
 impl Server {
     /// Starts a server. Waits until it listens.
+    #[allow(dead_code, reason = "not all tests use it")]
     pub fn start() -> Self {
         Self::start_with("")
     }
 
     /// Starts a server with a config of its own. Waits until it listens.
+    #[allow(dead_code, reason = "not all tests use it")]
     pub fn start_with(config: &str) -> Self {
+        Self::start_of(NEWEST, config)
+    }
+
+    /// Starts a server of one of [`VERSIONS`] with a config of its own. Waits until it listens.
+    #[allow(dead_code, reason = "not all tests use it")]
+    pub fn start_of(version: &str, config: &str) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let name = format!("nats-{}-{}", process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
         let run = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -43,11 +57,13 @@ impl Server {
         keeper
             .args(["-c", KEEPER])
             .arg(&run)
-            .arg(program())
+            .arg(program(version))
             .args(["-a", "127.0.0.1", "-p", "-1", "-js", "-c"])
             .arg(run.join("config"))
             .arg("-sd")
-            .arg(&run);
+            .arg(&run)
+            .arg("-P")
+            .arg(run.join("pid"));
         keeper.arg("--ports_file_dir").arg(&run).stdin(Stdio::piped()).process_group(0);
         let (keeper, begun) = (keeper.spawn().unwrap(), Instant::now());
         let address = loop {
@@ -64,6 +80,14 @@ impl Server {
     /// Returns the URL of the server.
     pub fn url(&self) -> String {
         format!("nats://{}", self.address)
+    }
+
+    /// Lets the server read another config.
+    #[allow(dead_code, reason = "not all tests use it")]
+    pub fn reload(&self, config: &str) {
+        fs::write(self.run.join("config"), config).unwrap();
+        let id = fs::read_to_string(self.run.join("pid")).unwrap();
+        assert!(Command::new("kill").args(["-HUP", id.trim()]).status().unwrap().success());
     }
 
     /// Sends messages, each with its subject, its subject for the reply and its headers, as no library would.
@@ -99,10 +123,10 @@ fn listens(run: &Path) -> Option<String> {
     Some(told["nats"][0].as_str()?.strip_prefix("nats://")?.to_owned())
 }
 
-fn program() -> PathBuf {
+fn program(version: &str) -> PathBuf {
     let home = || Path::new(&std::env::var_os("HOME").unwrap()).join(".cache/hostler/servers");
     let root = std::env::var_os("HOSTLER_TEST_SERVERS").map_or_else(home, PathBuf::from);
-    let program = root.join("nats-newest/bin/nats-server");
+    let program = root.join(version).join("nats-server");
     assert!(program.exists(), "{}: run tests/servers.sh first", program.display());
     program
 }

@@ -9,13 +9,15 @@
 //! | `mod.rs` | the loop |
 //! | `turns.rs` | turns: stores what came in, and converts what is read |
 //! | `reports.rs` | reports to producers, the log and the observer |
+//! | `denials.rs` | subjects to which the server lets nothing be published |
 //! | `suspects.rs` | subjects whose receivers may be why the connection was lost |
 
+mod denials;
 mod reports;
 mod suspects;
 mod turns;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,10 +30,11 @@ use tokio_util::sync::CancellationToken;
 use crate::accept::{Accepted, Incoming, accept};
 use crate::answer::Reply;
 use crate::envelope::Headers;
-use crate::requests::{self, Requests, Token};
-use crate::scheduler::{Answer, Delivery, Millis, Rules, Scheduler, millis};
+use crate::requests::{Requests, Token};
+use crate::scheduler::{Answer, Delivery, Millis, Rules, Scheduler};
 use crate::settings::Defaults;
 use crate::targets::Targets;
+use denials::Denials;
 use hostler_queue::QueueError;
 use hostler_queue_embedded::OwnedQueues;
 use hostler_types::Backoff;
@@ -84,6 +87,8 @@ pub enum Event {
     Incoming(Incoming),
     /// A receiver replied.
     Reply(Token, Reply),
+    /// The server lets nothing be published to this subject.
+    Denied(String),
     /// A request can never be sent. The text is the reason.
     Unsendable(Token, String),
     /// The connection to receivers works. The number grows with each connection. The one before is lost.
@@ -169,6 +174,7 @@ pub struct Engine<O> {
     scheduler: Scheduler<Content>,
     requests: Requests,
     suspects: Suspects,
+    denials: Denials,
     outbox: Outbox,
     observer: O,
     /// Messages that wait to be stored, and the number of their bytes.
@@ -217,6 +223,7 @@ impl<O: Observer> Engine<O> {
             scheduler,
             requests,
             suspects: Suspects::default(),
+            denials: Denials::default(),
             outbox,
             observer,
             incoming: VecDeque::new(),
@@ -340,12 +347,14 @@ impl<O: Observer> Engine<O> {
                 self.hear(now);
                 if let Some(subject) = self.requests.subject(token) {
                     self.suspects.clear(subject);
+                    self.denials.end(subject);
                 }
                 if let Some((ended, answer)) = self.requests.reply(token, reply, now) {
                     let answer = self.within_longest_wait(&ended.subject, answer);
                     self.scheduler.answered(now, ended.place, answer, fastrand::f64());
                 }
             }
+            Event::Denied(subject) => self.deny(&subject, now),
             Event::Unsendable(token, reason) => {
                 if let Some(ended) = self.requests.end(token) {
                     self.scheduler.answered(now, ended.place, Answer::Term(reason), fastrand::f64());
@@ -402,36 +411,6 @@ impl<O: Observer> Engine<O> {
     fn hear(&mut self, at: Millis) {
         if self.probed_at.is_none() {
             self.heard_at = self.heard_at.max(at);
-        }
-    }
-
-    /// Ends the requests whose connection is lost.
-    fn lose(&mut self, now: Millis) {
-        self.probed_at = None;
-        let lost = self.requests.lost();
-        let subjects: HashSet<_> = lost.iter().map(|ended| Arc::clone(&ended.subject)).collect();
-        let verdicts = self.suspects.lost(&subjects, fastrand::f64());
-        for requests::Ended { place, subject } in lost {
-            let costs_retry = verdicts.get(&subject).is_some_and(|verdict| verdict.costs_retry);
-            let answer = if costs_retry {
-                let reason = "the connection to NATS was lost in each of its last deliveries: its receiver may send replies \
-                              that are not valid";
-                Answer::NoAck(reason.to_owned())
-            } else {
-                Answer::Unsent
-            };
-            self.scheduler.answered(now, place, answer, fastrand::f64());
-        }
-        for (subject, verdict) in verdicts {
-            if let Some(wait) = verdict.wait {
-                tracing::warn!(
-                    subject = &*subject,
-                    wait_seconds = wait.as_secs_f64(),
-                    "the connection to NATS was lost again while a receiver had messages of this subject; the subject waits: \
-                     look at the replies of its receivers"
-                );
-                self.scheduler.restore_closed(now, &subject, now.saturating_add(millis(wait)));
-            }
         }
     }
 

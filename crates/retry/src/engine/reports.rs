@@ -17,6 +17,9 @@ const WARN_EVERY: Millis = 10_000;
 /// Maximum length in bytes of the reason in a log line.
 const MAX_REASON: usize = 1024;
 
+/// Reason for a delivery that the server refused.
+const DENIED: &str = "the NATS server refuses its subject to the user of `retry.nats`";
+
 /// Name of the service in log lines, in the place of a consumer's name.
 pub(crate) const NAME: &str = "retry";
 
@@ -165,7 +168,7 @@ fn log(
 fn words(outcome: &Outcome) -> Option<(OutcomeKind, &'static str)> {
     match outcome {
         Outcome::Delivered => Some((OutcomeKind::Ack, "ack")),
-        Outcome::Retry(..) => Some((OutcomeKind::Failed, "release")),
+        Outcome::Retry(..) | Outcome::Denied => Some((OutcomeKind::Failed, "release")),
         Outcome::DeadLettered(_) => Some((OutcomeKind::DeadLetter, "dead-letter")),
         Outcome::Dropped => Some((OutcomeKind::TimedOut, "ack")),
         Outcome::Waits(_) => None,
@@ -176,6 +179,7 @@ fn reason(outcome: &Outcome) -> (&str, Option<Millis>) {
     match outcome {
         Outcome::Retry(due, reason) => (reason, Some(*due)),
         Outcome::DeadLettered(reason) => (reason, None),
+        Outcome::Denied => (DENIED, None),
         Outcome::Dropped => ("expired", None),
         Outcome::Delivered | Outcome::Waits(_) => ("", None),
     }

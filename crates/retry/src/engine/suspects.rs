@@ -11,6 +11,10 @@ use std::time::Duration;
 
 use hostler_types::Backoff;
 
+use super::{Engine, Observer};
+use crate::requests;
+use crate::scheduler::{Answer, Millis, millis};
+
 /// Waits of a subject that was in flight in several losses in a row, from the second one.
 const WAITS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
@@ -48,6 +52,38 @@ impl Suspects {
     pub(super) fn clear(&mut self, subject: &str) {
         if !self.losses.is_empty() {
             self.losses.remove(subject);
+        }
+    }
+}
+
+impl<O: Observer> Engine<O> {
+    /// Ends the requests whose connection is lost.
+    pub(super) fn lose(&mut self, now: Millis) {
+        self.probed_at = None;
+        let lost = self.requests.lost();
+        let subjects: HashSet<_> = lost.iter().map(|ended| Arc::clone(&ended.subject)).collect();
+        let verdicts = self.suspects.lost(&subjects, fastrand::f64());
+        for requests::Ended { place, subject } in lost {
+            let costs_retry = verdicts.get(&subject).is_some_and(|verdict| verdict.costs_retry);
+            let answer = if costs_retry {
+                let reason = "the connection to NATS was lost in each of its last deliveries: its receiver may send replies \
+                              that are not valid";
+                Answer::NoAck(reason.to_owned())
+            } else {
+                Answer::Unsent
+            };
+            self.scheduler.answered(now, place, answer, fastrand::f64());
+        }
+        for (subject, verdict) in verdicts {
+            if let Some(wait) = verdict.wait {
+                tracing::warn!(
+                    subject = &*subject,
+                    wait_seconds = wait.as_secs_f64(),
+                    "the connection to NATS was lost again while a receiver had messages of this subject; the subject waits: \
+                     look at the replies of its receivers"
+                );
+                self.scheduler.restore_closed(now, &subject, now.saturating_add(millis(wait)));
+            }
         }
     }
 }

@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_nats::ServerError;
 use hostler_queue::QueueError;
 use hostler_queue_nats::client::{Client, Connect, Life, Present};
 use hostler_queue_nats::connecting;
 use hostler_types::Backoff;
+use tokio::sync::mpsc::Sender;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
+
+use crate::engine::Event;
 
 /// Fault of an address that [`connecting::to`] cannot read.
 pub(super) const NO_ADDRESS: &str = "the address is not one such as nats://user:password@host:4222";
@@ -41,14 +45,21 @@ pub(super) struct Line {
 
 impl Line {
     /// Connects. `address`: that of one or more servers, as [`connecting::to`] reads it. `name`: name of the connection, which
-    /// the server shows. `changed`: is notified when the state of the line changes.
+    /// the server shows. `changed`: is notified when the state of the line changes. `deliveries`: hears of the subjects to which
+    /// nothing may be published.
     ///
     /// # Errors
     /// The text says why there is no connection. It contains no password.
-    pub(super) async fn connect(address: &str, name: &'static str, changed: Arc<Notify>) -> Result<Self, String> {
+    pub(super) async fn connect(
+        address: &str,
+        name: &'static str,
+        changed: Arc<Notify>,
+        deliveries: Option<Sender<Event>>,
+    ) -> Result<Self, String> {
         let (slow, (denies, denied)) = (watch::Sender::new(0_u64), watch::channel(None));
         tokio::spawn(report_drops(slow.subscribe()));
-        let news = News { changed: Arc::clone(&changed), slow: Arc::new(slow), denies: Arc::new(denies) };
+        let (slow, denies) = (Arc::new(slow), Arc::new(denies));
+        let news = News { changed: Arc::clone(&changed), slow, denies, deliveries };
         let client = Client::connect(Connector { address: address.to_owned(), name, news }).await;
         let client = client.map_err(|error| error.to_string())?;
         Ok(Self { client, changed, subscribed: AtomicU64::new(0), denied })
@@ -111,6 +122,8 @@ struct News {
     /// Number of messages that were dropped.
     slow: Arc<watch::Sender<u64>>,
     denies: Arc<watch::Sender<Option<String>>>,
+    /// Hears of the subjects to which nothing may be published. `None`: nobody needs to.
+    deliveries: Option<Sender<Event>>,
 }
 
 /// Returns `true` for the refusal of a subscription. That to the questions of NATS micro may be missing.
@@ -119,8 +132,16 @@ fn is_refusal(error: &str) -> bool {
     error.contains("permissions violation for subscription") && !error.contains("\"$srv.")
 }
 
+/// Returns the subject to which the server lets nothing be published. `None`: it is another error.
+fn denied_target(error: &ServerError) -> Option<String> {
+    let ServerError::Other(text) = error else { return None };
+    let (_, quoted) = text.split_once("Permissions Violation for Publish to ")?;
+    // The server escapes as JSON does what a subject may contain.
+    serde_json::from_str(&quoted[..=quoted.rfind('"')?]).ok()
+}
+
 impl News {
-    fn take(&self, event: &async_nats::Event) {
+    async fn take(&self, event: &async_nats::Event) {
         match event {
             async_nats::Event::Disconnected => self.changed.notify_one(),
             async_nats::Event::Connected => {
@@ -131,6 +152,11 @@ impl News {
             async_nats::Event::SlowConsumer(_) => self.slow.send_modify(|count| *count += 1),
             async_nats::Event::LameDuckMode => tracing::info!("the NATS server is about to end"),
             async_nats::Event::ServerError(error) => {
+                if let (Some(deliveries), Some(subject)) = (&self.deliveries, denied_target(error)) {
+                    // An error means that the engine has ended.
+                    let _ = deliveries.send(Event::Denied(subject)).await;
+                    return;
+                }
                 tracing::warn!(%error, "the NATS server reports an error");
                 let error = error.to_string();
                 if is_refusal(&error) {
@@ -161,7 +187,7 @@ impl Connect for Connector {
                 let (life, news) = (life.clone(), news.clone());
                 async move {
                     life.begun().await;
-                    news.take(&event);
+                    news.take(&event).await;
                 }
             });
         options.connect(servers).await.map_err(|error| QueueError::Unavailable(error.to_string()))
@@ -195,6 +221,19 @@ async fn report_drops(mut drops: watch::Receiver<u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_delivery_names_its_subject() {
+        let denied = |text: &str| denied_target(&ServerError::Other(text.to_owned()));
+        let refusal = "Permissions Violation for Publish to ";
+        for subject in ["webhooks.a", "a\"b\\c", "é.$x"] {
+            let quoted = format!("{refusal}{}", serde_json::json!(subject));
+            assert_eq!(denied(&quoted).as_deref(), Some(subject));
+        }
+        for other in ["Permissions Violation for Subscription to \"a\"", refusal, "Unknown Protocol Operation"] {
+            assert_eq!(denied(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_refused_subscription_is_a_fault_but_for_discovery() {

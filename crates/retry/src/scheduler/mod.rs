@@ -143,6 +143,8 @@ pub enum Answer {
     NoAck(String),
     /// Nobody listens to the subject. Costs no retry.
     NoResponders,
+    /// The server lets nothing be published to the subject. Costs no retry.
+    Denied,
     /// The request may not have left this process, or its answer may have been lost on the way. Costs no retry.
     Unsent,
 }
@@ -156,6 +158,8 @@ pub enum Outcome {
     Retry(Millis, String),
     /// The message waits, and no retry was counted. The text is the reason.
     Waits(&'static str),
+    /// The server refused the delivery, and the message waits. No retry was counted.
+    Denied,
     /// The message moves to the dead-letter queue. The text is the reason.
     DeadLettered(String),
     /// The message expired, and is removed.
@@ -281,7 +285,7 @@ impl<C> Scheduler<C> {
         held.stage = Stage::Waiting;
         held.losses = if answer == Answer::Unsent { held.losses.saturating_add(1) } else { 0 };
         let message = &mut held.message;
-        if !matches!(answer, Answer::NoResponders | Answer::Unsent) {
+        if !matches!(answer, Answer::NoResponders | Answer::Denied | Answer::Unsent) {
             message.attempts = message.attempts.saturating_add(1);
         }
         let (subject, settings, attempts) = (Arc::clone(&message.subject), message.settings, message.attempts);
@@ -306,40 +310,43 @@ impl<C> Scheduler<C> {
                 let due = after(settings.wait_after(attempts, random));
                 self.retry(now, place, due, what);
             }
-            Answer::NoResponders => self.silent(now, place, &subject, random),
+            Answer::NoResponders => {
+                self.silent(now, place, &subject, random, Outcome::Waits("nobody listens to its subject"));
+            }
+            Answer::Denied => self.silent(now, place, &subject, random, Outcome::Denied),
             Answer::Unsent => self.lost(now, place, random),
         }
         self.lanes.forget_idle(&subject);
     }
 
-    /// Lets a message wait until somebody listens to its subject.
-    fn silent(&mut self, now: Millis, place: Place, subject: &Arc<str>, random: f64) {
-        let reason = "nobody listens to its subject";
+    /// Lets a message wait until its subject can be reached.
+    fn silent(&mut self, now: Millis, place: Place, subject: &Arc<str>, random: f64, outcome: Outcome) {
         if self.lanes.silent(subject, now, self.rules.silence, random) {
-            return self.wait(now, place, now, reason);
+            return self.wait(now, place, now, outcome);
         }
         // Too many subjects are silent to remember them all, so the message waits by itself.
         let Some(Known::Held(held)) = self.known.get(&place) else { return };
         let wait = self.rules.silence.rest(u32::MAX, random);
         let (attempts, due) = (held.message.attempts, now.saturating_add(millis(wait)));
         let due = held.message.expires().map_or(due, |expires| due.min(expires));
-        self.leave(now, place, Step::Reschedule { place, attempts, due }, Outcome::Waits(reason));
+        self.leave(now, place, Step::Reschedule { place, attempts, due }, outcome);
     }
 
     /// Lets a message wait whose delivery was lost on the way. The waits grow, because the message itself may be the reason.
     fn lost(&mut self, now: Millis, place: Place, random: f64) {
         let Some(Known::Held(held)) = self.known.get(&place) else { return };
         let wait = self.rules.silence.rest(held.losses.saturating_sub(1), random);
-        self.wait(now, place, now.saturating_add(millis(wait)), "the connection to NATS was lost");
+        let outcome = Outcome::Waits("the connection to NATS was lost");
+        self.wait(now, place, now.saturating_add(millis(wait)), outcome);
     }
 
     /// Keeps a message that was in flight in memory until a time.
-    fn wait(&mut self, now: Millis, place: Place, until: Millis, reason: &'static str) {
+    fn wait(&mut self, now: Millis, place: Place, until: Millis, outcome: Outcome) {
         let Some(Known::Held(held)) = self.known.get(&place) else { return };
         if held.message.expires().is_some_and(|expires| expires <= now) {
             return self.expire(now, place);
         }
-        self.report(place, Outcome::Waits(reason));
+        self.report(place, outcome);
         self.place(place, until, now);
     }
 
@@ -463,7 +470,7 @@ fn landing(answer: &Answer) -> Landing {
     match answer {
         Answer::Ack | Answer::Nak(_) | Answer::Term(_) => Landing::Answered,
         Answer::NoAck(_) => Landing::Unanswered,
-        Answer::NoResponders => Landing::Silent,
+        Answer::NoResponders | Answer::Denied => Landing::Silent,
         Answer::Unsent => Landing::Lost,
     }
 }

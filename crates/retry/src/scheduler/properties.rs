@@ -132,12 +132,13 @@ impl Scenario {
         if self.rng.u32(..100) >= trouble {
             return Answer::Ack;
         }
-        match self.rng.u32(..7) {
+        match self.rng.u32(..8) {
             0 => Answer::Nak(None),
             1 | 2 => Answer::Nak(Some(Duration::from_millis(self.rng.u64(..15_000)))),
             3 => Answer::Term("no".to_owned()),
             4 => Answer::NoResponders,
             5 => Answer::Unsent,
+            6 => Answer::Denied,
             _ => Answer::NoAck("no answer in time".to_owned()),
         }
     }
@@ -321,7 +322,7 @@ impl Scenario {
                     expected.not_before = self.now + millis(shortest);
                 }
                 Answer::Term(_) => expected.attempts += 1,
-                Answer::NoResponders => {}
+                Answer::NoResponders | Answer::Denied => {}
                 Answer::Unsent => expected.not_before = self.now + millis(self.rules.silence.rest(0, 0.0)),
             }
             let gate = self.gates.get(&expected.subject).copied().unwrap_or(0);

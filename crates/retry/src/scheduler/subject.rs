@@ -17,7 +17,7 @@ pub(super) enum Landing {
     Answered,
     /// There was no valid answer in time.
     Unanswered,
-    /// Nobody listens to the subject.
+    /// Nobody listens to the subject, or the server refuses it.
     Silent,
     /// The connection was lost.
     Lost,

@@ -228,6 +228,22 @@ fn nobody_listening_costs_no_retry_and_waits_longer_each_time() {
 }
 
 #[test]
+fn a_refused_subject_costs_no_retry_and_waits_longer_each_time() {
+    let mut bench = Bench::new(rules());
+    bench.send(1, "a", Settings { retries: 0, ..settings() });
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        let (delivery, waited) = bench.wait(HOUR).unwrap();
+        assert_eq!(delivery.attempt, 1);
+        waits.push(waited);
+        assert_eq!(bench.answer(&delivery, Answer::Denied), Outcome::Denied);
+    }
+    assert_eq!(waits, [0.0, 1.0, 2.0, 4.0]);
+    let (delivery, _) = bench.wait(HOUR).unwrap();
+    assert_eq!(bench.answer(&delivery, Answer::Ack), Outcome::Delivered);
+}
+
+#[test]
 fn a_lost_connection_costs_no_retry_and_waits_longer_each_time() {
     let mut bench = Bench::new(rules());
     bench.send(1, "a", Settings { retries: 0, ..settings() });

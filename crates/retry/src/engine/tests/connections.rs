@@ -39,6 +39,24 @@ async fn another_connection_ends_the_requests_of_the_one_before() {
 }
 
 #[tokio::test]
+async fn a_refused_subject_costs_no_retry() {
+    let (_folder, path) = file();
+    let mut running = start(&path, plan()).await;
+    running.send("retry.a", &[("Hostler-Retries", "0")]).await;
+    running.stored().await;
+    let (refused, ..) = running.request().await;
+    for subject in ["b", "a", "a"] {
+        running.events.send(Event::Denied(subject.to_owned())).await.unwrap();
+    }
+    let (token, attempt, _) = running.request().await;
+    assert!(attempt == 1 && token != refused);
+    running.answer(token, Answer::Ack).await;
+    running.end().await;
+    let depth = depth(&path, "retry").await;
+    assert_eq!((depth.visible, depth.dead_lettered), (0, 0));
+}
+
+#[tokio::test]
 async fn a_receiver_that_breaks_the_connection_each_time_is_given_up() {
     let (_folder, path) = file();
     let mut running = start(&path, plan()).await;
