@@ -254,7 +254,10 @@ impl Lines {
         let fault = if self.receivers.link().is_none() {
             "the connection to NATS is lost; deliveries wait until it is back"
         } else if let Some(denied) = self.producers.denied().or_else(|| self.receivers.denied()) {
-            return Some(format!("the NATS server refuses a subscription: {denied}"));
+            return Some(format!(
+                "the NATS server refuses a subscription: {denied}; give the user of `retry.nats` the permission, and restart the \
+                 service"
+            ));
         } else if self.producers.link().is_none() {
             "the connection to NATS for producers is lost; their messages wait until it is back"
         } else {

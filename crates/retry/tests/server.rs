@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Subscriber};
 use futures_util::StreamExt as _;
+use hostler_queue::Link;
 use hostler_retry::engine::{Event, Outbox, Outgoing};
 use hostler_retry::nats::Connection;
 use tokio::sync::mpsc::Receiver;
@@ -204,6 +205,22 @@ async fn a_refused_delivery_is_told_and_the_service_works_on() {
         };
         client.publish(delivery.reply.unwrap(), "+ACK".into()).await.unwrap();
         while !matches!(service.next().await, Event::Reply(7, _)) {}
+        service.end().await;
+    }
+}
+
+/// The server ends the subscription, and says so only once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_permission_that_is_withdrawn_later_shows_in_the_health() {
+    for version in VERSIONS {
+        let server = Server::start_of(version, &users("publish: [\">\"]"));
+        let service = Service::start_at(&url_of(&server, "a:b")).await;
+        let mut link = service.connection.link();
+        assert_eq!(*link.borrow_and_update(), Link::Up);
+        server.reload(&users("subscribe: { deny: [\"retry.>\"] }"));
+        let is_told = |link: &Link| matches!(link, Link::Down { why, .. } if why.contains("retry.>"));
+        let told = timeout(PATIENCE, link.wait_for(is_told)).await;
+        assert!(told.is_ok(), "{version}: the service is deaf, and does not say so");
         service.end().await;
     }
 }
