@@ -22,7 +22,7 @@ use super::acks::{DONE, back_after};
 use super::api::{self, PublishError};
 use super::declare::missing;
 use super::envelope::Mail;
-use super::pulls::{End, LONGEST, Pulls, Wanted, request_of};
+use super::pulls::{self, End, LONGEST, Pulls, Wanted, request_of};
 use super::screening::{Screening, Watched};
 use super::source::Source;
 use super::stamp::Stamp;
@@ -195,7 +195,7 @@ impl Feed {
         let subscriber = line.client.subscribe(replies.clone()).await;
         let subscriber = subscriber.map_err(|error| QueueError::Unavailable(error.to_string()))?;
         let (mut messages, mut pulls) = (subscriber.ready_chunks(BATCH), Pulls::default());
-        let next = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", self.stream(), self.queue);
+        let next = pulls::subject(&self.stream(), &self.queue);
         let needs = [&*next, &*replies];
         let wanted = Wanted { messages: BATCH, bytes: Some(BATCH_BYTES.max(2 * line.max_payload())), wait: LONGEST };
         loop {

@@ -27,6 +27,7 @@
 //! | `subjects` | subjects whose requests are answered, without a stream; `subjects/desk` keeps the requests | server |
 //! | `forward` | messages of exchanges to their queues | server |
 //! | `look` | counts, names and stored messages | through `api` |
+//! | `rights` | permissions that receiving needs | server |
 //! | `provision` | plans, findings | through `declare` |
 
 mod acks;
@@ -50,6 +51,7 @@ mod queue;
 mod raw;
 pub mod replies;
 mod requests;
+mod rights;
 mod screening;
 mod send;
 mod source;

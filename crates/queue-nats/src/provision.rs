@@ -5,10 +5,12 @@ use hostler_queue::{Change, ChannelSpec, Finding, Provisioner, QueueError};
 use hostler_types::channel::Channel;
 use serde_json::Value;
 
-use super::NatsBroker;
 use super::api;
 use super::declare::{Resource, Timers};
+use super::names::CONSUMER;
+use super::rights;
 use super::topology::{self, Drift};
+use super::{NatsBroker, Service};
 
 /// Way out if something is missing.
 const PROVISION: &str = "run `hostler provision`, or set queue.nats.provision = \"auto\"";
@@ -27,6 +29,17 @@ impl NatsBroker {
         let mut findings = topology::findings(&resource.title, &resource.drift(&found));
         if resource.consumer.is_none() && resource.stream != service.names.notes() {
             findings.extend(losses(&resource.title, &found));
+        }
+        Ok(findings)
+    }
+
+    /// Returns the permissions that the user lacks to receive from a channel.
+    async fn inspect_rights(&self, channel: &Channel) -> Result<Vec<Finding>, QueueError> {
+        let Service { line, names, .. } = &*self.0;
+        let queue = channel.queue();
+        let mut findings = rights::of_consumer(line, &names.queue(queue), CONSUMER).await?;
+        if let Some(exchange) = channel.exchange() {
+            findings.extend(rights::of_consumer(line, &names.exchange(exchange), queue).await?);
         }
         Ok(findings)
     }
@@ -154,14 +167,15 @@ impl Provisioner for NatsBroker {
     }
 
     async fn inspect(&self, spec: &ChannelSpec) -> Result<Vec<Finding>, QueueError> {
-        if spec.subject.is_some() {
+        if let Some(subject) = &spec.subject {
             // The server keeps nothing of it, so it needs no JetStream.
-            return Ok(Vec::new());
+            return Ok(rights::of_subject(&self.0.line, subject).await?.into_iter().collect());
         }
         let mut findings = self.inspect_server().await?;
         for resource in self.0.declarer.resources(spec) {
             findings.extend(self.inspect_resource(&resource).await?);
         }
+        findings.extend(self.inspect_rights(&spec.channel).await?);
         Ok(findings)
     }
 

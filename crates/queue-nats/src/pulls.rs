@@ -40,6 +40,11 @@ pub(crate) struct Wanted {
     pub(crate) wait: Duration,
 }
 
+/// Returns the subject of requests for messages.
+pub(crate) fn subject(stream: &str, consumer: &str) -> String {
+    format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}")
+}
+
 /// Returns the number of the request that a sign of the server is for: the end of its subject.
 pub(crate) fn request_of(subject: &str) -> u64 {
     subject.rsplit('.').next().and_then(|number| number.parse().ok()).unwrap_or_default()

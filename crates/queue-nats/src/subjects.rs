@@ -30,7 +30,7 @@ use super::{SYSTEM, Service};
 /// Number of messages after which a subscription is to end. Servers read at most nine digits, and take a longer number for none: the
 /// subscription ends at once. The client library reads it, so it goes on to take what is on its way. It has no other way to end a
 /// subscription without dropping that. A server that reads the number only sends more before the subscription ends for good.
-const MORE_THAN_SERVERS_COUNT: u64 = 9_999_999_999;
+pub(crate) const MORE_THAN_SERVERS_COUNT: u64 = 9_999_999_999;
 
 /// Maximum time to wait for requests that are on their way when the subscription ends.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -282,7 +282,7 @@ fn answer_to(settlement: &Settlement) -> String {
 }
 
 /// Returns the answer that asks the sender to send the request again after a delay.
-fn again_after(delay: Duration) -> String {
+pub(crate) fn again_after(delay: Duration) -> String {
     format!("-NAK {{\"delay\":{}}}", delay.as_secs_f64())
 }
 

@@ -16,7 +16,7 @@ use super::shared::Shared;
 use crate::acks::PROGRESS;
 use crate::api;
 use crate::hand::{Handed, Key};
-use crate::pulls::Wanted;
+use crate::pulls::{self, Wanted};
 
 /// Maximum sleep of the clock.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -46,7 +46,7 @@ impl Session {
     pub(super) async fn open(shared: &Arc<Shared>) -> Result<Self, QueueError> {
         let (client, source) = (&shared.service.line.client, &shared.source);
         let (inbox, opened_at) = (client.new_inbox(), Instant::now());
-        let next = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", source.stream, source.consumer);
+        let next = pulls::subject(&source.stream, &source.consumer);
         let subscriber = client.subscribe(format!("{inbox}.*")).await;
         let subscriber =
             subscriber.map_err(|error| QueueError::Unavailable(format!("cannot receive from NATS: {error}")))?;
