@@ -1,13 +1,18 @@
-//! Permissions that are missing, on real servers.
+//! Permissions that are missing, or withdrawn while hostler runs, on real servers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by a panic")]
 
 mod support;
 
-use hostler_queue::{Broker as _, ChannelSpec, Finding, Provisioner as _, SubjectSpec};
-use hostler_queue_nats::{NatsBroker, Options};
+use std::time::Duration;
 
-use support::{Server, VERSIONS};
+use async_nats::ConnectOptions;
+use hostler_queue::{Broker as _, ChannelSpec, Finding, Provisioner as _, QueueError, Receive, SubjectSpec};
+use hostler_queue_nats::{NatsBroker, Options};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use support::{PATIENCE, Server, VERSIONS};
 
 /// Returns the config of a server whose user `limited` has these permissions. The user `root` has all.
 fn users(permissions: &str) -> String {
@@ -74,5 +79,45 @@ async fn a_check_names_the_subject_on_which_the_user_may_not_listen() {
         for subject in ["hooks.a", "hooks.*", "hooks.>"] {
             assert_eq!(faults(version, least, &listener(subject)).await, [], "{version}: {subject}");
         }
+    }
+}
+
+/// The server ends the subscription, and says so only once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_whose_permission_is_withdrawn_says_so_and_listens_again_later() {
+    for version in VERSIONS {
+        let server = Server::start_of(version, &users("publish: [\">\"]"));
+        let queue = broker(&server, "limited").await.open(&listener("hooks.a")).await.unwrap();
+        let receive = |wait: u64| {
+            let queue = queue.clone();
+            async move {
+                let request = Receive { max: 1, wait: Duration::from_secs(wait), lease: Duration::from_secs(30) };
+                queue.receive(request, &CancellationToken::new()).await
+            }
+        };
+        assert!(receive(0).await.unwrap().is_empty(), "{version}: it listens");
+        server.reload(&users("subscribe: { deny: [\"hooks.>\"] }"));
+        let refused = async || loop {
+            match receive(1).await {
+                Ok(none) => assert!(none.is_empty()),
+                Err(QueueError::Refused(why)) => return why,
+                Err(other) => panic!("{other:?}"),
+            }
+        };
+        let why = timeout(PATIENCE, refused()).await.expect("it is deaf, and does not say so");
+        assert!(why.contains("hooks.a") && why.contains("permissions of the user"), "{version}: {why}");
+        assert!(timeout(PATIENCE, refused()).await.is_ok(), "{version}: the next receives say so again");
+
+        server.reload(&users("publish: [\">\"]"));
+        let root = ConnectOptions::with_user_and_password("root".to_owned(), "p".to_owned());
+        let sender = root.connect(server.url()).await.unwrap();
+        let received = async || loop {
+            let sent = sender.publish("hooks.a", "x".into()).await;
+            assert!(sent.is_ok());
+            if let Ok(Some(delivery)) = receive(1).await.map(|received| received.into_iter().next()) {
+                return delivery;
+            }
+        };
+        assert!(timeout(PATIENCE, received()).await.is_ok(), "{version}: it stays deaf");
     }
 }
