@@ -1,8 +1,10 @@
 //! Items that results add in their transaction, by the feeds of children or as their workers ask, and jobs that they seal.
 
 use std::collections::HashMap;
+use std::iter;
 
-use futures_util::{StreamExt as _, stream};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use hostler_postgres::{Param, Type};
 
 use crate::feed::Parsed;
@@ -118,33 +120,32 @@ impl Store {
         runs: &Runs,
     ) -> Result<Vec<Outcome>, StoreError> {
         let mut ended = vec![Outcome::default(); endings.len()];
-        let mut fault = None;
-        for (number, (part, job_of)) in endings.chunks(RUNS).zip(job_of.chunks(RUNS)).enumerate() {
-            let mut payloads = self.payloads(part).await?;
-            let prepared: Vec<_> = part
-                .iter()
-                .zip(job_of)
-                .enumerate()
-                .map(|(place, (ending, job))| {
+        let (mut left, mut fault) = (endings.iter().zip(job_of).enumerate(), None);
+        // The runs wait while others are settled. So they must hold no connection, which the settlement may need.
+        let mut running = FuturesUnordered::new();
+        loop {
+            // A run that has ended makes room for the next, so that a slow one holds up nothing else.
+            let next: Vec<_> = left.by_ref().take(RUNS.saturating_sub(running.len())).collect();
+            if !next.is_empty() {
+                let of_next: Vec<&Ending<'_>> = next.iter().map(|(_, (ending, _))| **ending).collect();
+                let mut payloads = self.payloads(&of_next).await?;
+                running.extend(next.into_iter().map(|(at, (ending, job))| {
                     let children = feeds.get(job).map_or(&[][..], Vec::as_slice);
                     let payload = payloads.remove(&ending.place.item.seq).unwrap_or_else(|| "null".to_owned());
-                    self.prepare(number * RUNS + place, ending, children, payload, runs)
-                })
-                .collect();
-            // The runs wait while others are settled. So they must hold no connection, which the settlement may need.
-            let mut groups = stream::iter(prepared).buffer_unordered(RUNS).ready_chunks(RUNS);
-            while let Some(group) = groups.next().await {
-                let mut ready = Vec::with_capacity(group.len());
-                for prepared in group {
-                    match prepared {
-                        Ok(one) => ready.extend(one),
-                        Err(error) => fault = Some(error),
-                    }
-                }
-                // The order of the endings is that of the locks.
-                ready.sort_by_key(|one| one.at);
-                self.settle_ready(ready, &mut ended).await?;
+                    self.prepare(at, ending, children, payload, runs)
+                }));
             }
+            let Some(first) = running.next().await else { break };
+            let mut ready = Vec::new();
+            for prepared in iter::once(first).chain(iter::from_fn(|| running.next().now_or_never().flatten())) {
+                match prepared {
+                    Ok(one) => ready.extend(one),
+                    Err(error) => fault = Some(error),
+                }
+            }
+            // The order of the endings is that of the locks.
+            ready.sort_by_key(|one: &Ready<'_>| one.at);
+            self.settle_ready(ready, &mut ended).await?;
         }
         fault.map_or(Ok(ended), Err)
     }

@@ -20,7 +20,7 @@ use crate::{accepted, claim, items_of, payloads, raw, result_of, store, tree, wi
 /// Longest wait of a test for an event.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs of the fake applet at a time.
+/// Runs of the fake applet at a time, unless a test says otherwise.
 const SLOTS: usize = 3;
 
 type Script = dyn Fn(Value) -> BoxFuture<'static, Result<Vec<u8>, AppletError>> + Send + Sync;
@@ -28,6 +28,7 @@ type Script = dyn Fn(Value) -> BoxFuture<'static, Result<Vec<u8>, AppletError>> 
 /// An applet of the name `split`. Keeps its inputs.
 struct Fake {
     script: Box<Script>,
+    slots: usize,
     inputs: Mutex<Vec<Value>>,
 }
 
@@ -38,7 +39,7 @@ impl Applets for Fake {
     }
 
     fn slots(&self, _: &str) -> usize {
-        SLOTS
+        self.slots
     }
 
     async fn run(&self, _: &str, input: Bytes) -> Result<Vec<u8>, AppletError> {
@@ -52,7 +53,14 @@ impl Fake {
     fn of(
         script: impl Fn(Value) -> BoxFuture<'static, Result<Vec<u8>, AppletError>> + Send + Sync + 'static,
     ) -> Arc<Fake> {
-        Arc::new(Fake { script: Box::new(script), inputs: Mutex::default() })
+        Fake::with_slots(SLOTS, script)
+    }
+
+    fn with_slots(
+        slots: usize,
+        script: impl Fn(Value) -> BoxFuture<'static, Result<Vec<u8>, AppletError>> + Send + Sync + 'static,
+    ) -> Arc<Fake> {
+        Arc::new(Fake { script: Box::new(script), slots, inputs: Mutex::default() })
     }
 
     /// Makes an applet that answers at once.
@@ -361,6 +369,65 @@ async fn a_batch_runs_as_many_at_a_time_as_the_applet_has_slots() {
     let expected: Vec<_> = given.iter().map(|one| (one.assignment_id.as_str(), SettledStatus::Ok)).collect();
     let found: Vec<_> = settled.iter().map(|one| (one.assignment_id.as_str(), one.status)).collect();
     assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn a_slow_run_of_a_batch_holds_no_other_up() {
+    const ITEMS: usize = 40;
+    let left = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&left);
+    let fake = Fake::of(move |input| {
+        let gate = Arc::clone(&gate);
+        Box::pin(async move {
+            if input["payload"]["n"] == 0 {
+                gate.acquire().await.unwrap().forget();
+            }
+            Ok(br#"[{"payload":1}]"#.to_vec())
+        })
+    });
+    let store = knowing(&fake).await;
+    let given = family(&store, ITEMS, 0).await;
+    let results = in_batch(&given, &json!(1));
+    let settling = tokio::spawn({
+        let store = store.clone();
+        async move { store.settle(results, Vec::new()).await }
+    });
+    let others = async {
+        while store_count(&store, "SELECT count(*) FROM hostler_jobs.assignment").await > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, others).await.expect("the others wait for the slowest");
+    assert_eq!(fake.runs(), ITEMS);
+    left.add_permits(1);
+    let settled = timeout(DEADLINE, settling).await.unwrap().unwrap().unwrap();
+    assert!(settled.iter().all(|one| one.status == SettledStatus::Ok), "{settled:?}");
+    assert_eq!(items_of(&store, "c").await.items.len(), ITEMS);
+}
+
+#[tokio::test]
+async fn a_batch_runs_few_applets_at_a_time_however_many_slots_there_are() {
+    const MOST: usize = 16;
+    let counts = Arc::new(Mutex::new((0_usize, 0_usize)));
+    let counted = Arc::clone(&counts);
+    let fake = Fake::with_slots(100, move |_| {
+        let counted = Arc::clone(&counted);
+        Box::pin(async move {
+            {
+                let mut counts = counted.lock().unwrap();
+                counts.0 += 1;
+                counts.1 = counts.1.max(counts.0);
+            }
+            tokio::task::yield_now().await;
+            counted.lock().unwrap().0 -= 1;
+            Ok(b"[]".to_vec())
+        })
+    });
+    let store = knowing(&fake).await;
+    let given = family(&store, 100, 0).await;
+    let settled = store.settle(in_batch(&given, &json!(1)), Vec::new()).await.unwrap();
+    assert!(settled.iter().all(|one| one.status == SettledStatus::Ok));
+    assert_eq!((fake.runs(), *counts.lock().unwrap()), (100, (0, MOST)));
 }
 
 #[tokio::test]
