@@ -35,6 +35,7 @@ use tokio::sync::watch;
 
 pub use keys::{Answer, Grant, Want};
 pub use place::PlacedError;
+pub use sums::Summed;
 
 use crate::applets::Applets;
 use crate::store::{Store, StoreError};

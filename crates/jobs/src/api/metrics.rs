@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::fanout::state::FanoutCounts;
-use crate::store::Counts;
+use crate::shards::Summed;
 
 /// Upper bounds of the buckets of latency, in seconds.
 const BOUNDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
@@ -64,12 +64,15 @@ impl Metrics {
     }
 }
 
-/// Writes the counts of the store. `None`: the database did not answer, which is a sample of its own.
-pub fn database(counts: Option<&Counts>) -> String {
+/// Writes the counts of the databases that answered, and which did.
+pub fn databases(summed: &Summed<'_>) -> String {
     let mut text = String::new();
-    head(&mut text, "hostler_jobs_database_up", "gauge", "1 if the database answered.");
-    sample(&mut text, "hostler_jobs_database_up", "", u8::from(counts.is_some()));
-    let Some(counts) = counts else { return text };
+    head(&mut text, "hostler_jobs_database_up", "gauge", "1 for each database that answered.");
+    for (place, is_up) in &summed.up {
+        let label = format!("database=\"{}\"", escape(place));
+        sample(&mut text, "hostler_jobs_database_up", &label, u8::from(*is_up));
+    }
+    let Some(counts) = &summed.counts else { return text };
     head(&mut text, "hostler_jobs_items", "gauge", "Unfinished items by type and state.");
     for (state, by_type) in [("ready", &counts.ready), ("later", &counts.later), ("assigned", &counts.assigned)] {
         for (kind, count) in by_type {
@@ -141,6 +144,7 @@ fn escape(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Counts;
 
     #[test]
     fn requests_are_counted_by_route_and_status() {
@@ -162,10 +166,14 @@ mod tests {
     #[test]
     fn counts_of_the_store_are_gauges() {
         let counts = Counts { ready: vec![("a".to_owned(), 3)], waiting: 2, ..Counts::default() };
-        let text = database(Some(&counts));
+        let text =
+            databases(&Summed { counts: Some(counts), up: vec![("db:5432/jobs", true), ("db:5432/more", false)] });
+        assert!(text.contains("\nhostler_jobs_database_up{database=\"db:5432/jobs\"} 1\n"), "{text}");
+        assert!(text.contains("\nhostler_jobs_database_up{database=\"db:5432/more\"} 0\n"), "{text}");
         assert!(text.contains("\nhostler_jobs_items{type=\"a\",state=\"ready\"} 3\n"), "{text}");
         assert!(text.contains("\nhostler_jobs_items_waiting 2\n"), "{text}");
         assert!(sweeps(&[("fold", 0.5)]).ends_with("\nhostler_jobs_sweep_lag_seconds{sweep=\"fold\"} 0.5\n"));
-        assert!(database(None).contains("\nhostler_jobs_database_up 0\n"));
+        let none = databases(&Summed { counts: None, up: vec![("db:5432/jobs", false)] });
+        assert!(none.ends_with("\nhostler_jobs_database_up{database=\"db:5432/jobs\"} 0\n"), "{none}");
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::api::fault::of_parameters;
-use crate::api::metrics::{database, fanout, sweeps};
+use crate::api::metrics::{databases, fanout, sweeps};
 use crate::api::problem::Problem;
 use crate::api::state::App;
 
@@ -83,9 +83,9 @@ async fn database_answers(app: &App) -> Result<(), Problem> {
     security(("token" = ["producer"]), ("token" = ["worker"]), ("token" = ["operator"])),
 )]
 pub async fn metrics(State(app): State<App>) -> Response {
-    let counts = app.store.counts().await;
-    let of_database = database(counts.as_ref().ok());
-    let text = app.metrics.requests() + &of_database + &sweeps(&app.store.sweep_lags()) + &fanout(&app.fanout.counts());
+    let of_databases = databases(&app.store.counts().await);
+    let text =
+        app.metrics.requests() + &of_databases + &sweeps(&app.store.sweep_lags()) + &fanout(&app.fanout.counts());
     ([(CONTENT_TYPE, PROMETHEUS)], text).into_response()
 }
 

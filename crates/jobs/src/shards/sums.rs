@@ -7,17 +7,31 @@ use futures_util::future::join_all;
 use crate::shards::Shards;
 use crate::store::{Counts, Store, StoreError};
 
+/// The counts of those databases that answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summed<'s> {
+    /// Their sum. `None`: no database answers.
+    pub counts: Option<Counts>,
+    /// `host:port/name` of each database, and `true` if it answered.
+    pub up: Vec<(&'s str, bool)>,
+}
+
 impl Shards {
-    /// Counts for metrics, of all databases.
-    ///
-    /// # Errors
-    /// [`StoreError::Database`] if one of them does not answer.
-    pub async fn counts(&self) -> Result<Counts, StoreError> {
+    /// Counts for metrics, of all databases that answer.
+    pub async fn counts(&self) -> Summed<'_> {
+        let answers = join_all((0..self.count()).map(|number| self.counts_of(number))).await;
+        let up = self.stores().iter().map(Store::place).zip(answers.iter().map(Result::is_ok)).collect();
+        Summed { counts: answers.into_iter().flatten().reduce(add), up }
+    }
+
+    async fn counts_of(&self, number: usize) -> Result<Counts, StoreError> {
         if let Some(store) = self.single() {
             return store.counts().await;
         }
-        let counts = join_all(self.stores().iter().map(Store::counts)).await;
-        Ok(counts.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().fold(Counts::default(), add))
+        let store = self.store(number)?;
+        // Counting may take long in a sound database. This call does not, so that one that hangs costs little time.
+        self.ask(number, store.ping()).await?;
+        self.unless_away(number, store.counts()).await
     }
 
     /// Checks that one of the databases answers at least.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::databases::{joined, shards};
+use crate::databases::{joined, shards, tree};
 use crate::postgres::Postgres;
 
 /// Posts JSON, which must be accepted.
@@ -93,6 +93,39 @@ async fn one_database_away_leaves_the_instance_ready_and_is_named() {
     }
     other.thaw();
     while ready().await.1 != json!({"status": "ok"}) {
+        assert!(Instant::now() < deadline, "the database is back");
+    }
+    cancel.cancel();
+    server.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_of_the_other_databases_are_served_while_one_is_away() {
+    let mut other = Postgres::start();
+    let shards = joined(&[Postgres::shared().database(), other.database()]);
+    shards.migrate().await.unwrap();
+    let places: Vec<String> = shards.stores().iter().map(|store| store.place().to_owned()).collect();
+    shards.stores()[0].create(tree(&json!({"type": "a", "items": [{"payload": 1}]})), None).await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+    let cancel = CancellationToken::new();
+    let server = tokio::spawn(serve(ServerSettings::default(), listener, shards, cancel.clone()));
+    let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().unwrap();
+    let metrics = async || {
+        let answer = client.get(&url).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.text().await.unwrap()
+    };
+    let up = |number: usize, up: u8| format!("\nhostler_jobs_database_up{{database=\"{}\"}} {up}\n", places[number]);
+    let found = metrics().await;
+    assert!(found.contains(&up(0, 1)) && found.contains(&up(1, 1)), "{found}");
+    other.stop();
+    let found = metrics().await;
+    assert!(found.contains(&up(0, 1)) && found.contains(&up(1, 0)), "{found}");
+    assert!(found.contains("\nhostler_jobs_items{type=\"a\",state=\"ready\"} 1\n"), "{found}");
+    other.restart();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !metrics().await.contains(&up(1, 1)) {
         assert!(Instant::now() < deadline, "the database is back");
     }
     cancel.cancel();

@@ -127,7 +127,7 @@ async fn work_is_claimed_from_all_databases_and_split_between_them() {
     for (n, one) in settled.iter().enumerate() {
         assert_eq!(one.status, if n < 5 { SettledStatus::Stale } else { SettledStatus::Ok });
     }
-    let counts = shards.counts().await.unwrap();
+    let counts = shards.counts().await.counts.unwrap();
     assert_eq!((counts.ready, counts.open_trees), (vec![("a".to_owned(), 20)], 40));
     let mut failed = 0;
     for root in roots {

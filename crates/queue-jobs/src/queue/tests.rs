@@ -291,7 +291,7 @@ async fn after_a_limit_of_the_host_nothing_is_claimed_for_a_while() {
 
 #[tokio::test]
 async fn items_of_the_type_are_counted() {
-    let metrics = "hostler_jobs_database_up 1\nhostler_jobs_items{type=\"resize\",state=\"ready\"} 4\n";
+    let metrics = "hostler_jobs_database_up{database=\"db:5432/jobs\"} 1\nhostler_jobs_items{type=\"resize\",state=\"ready\"} 4\n";
     let service = Scripted::with([ok("{}"), ok(r#"{"stale":[]}"#), ok(metrics), ok("")]).await;
     let options = crate::Options { url: service.client.address().to_owned(), token: None };
     let jobs = crate::JobService::connect(&options).await.unwrap();
