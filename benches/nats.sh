@@ -3,12 +3,13 @@
 
 nats=${HOSTLER_TEST_SERVERS:-$HOME/.cache/hostler/servers}/nats-newest/bin/nats-server
 
-# Starts a server, waits until it listens, and sets `nats_url`. `end_nats` ends it.
+# start_nats [FLAG…]: starts a server, waits until it listens, and sets `nats_url`. `end_nats` ends it. With -js it has JetStream, with a
+# folder of its own.
 start_nats() {
   local ports
   [ -x "$nats" ] || { echo "NATS is not installed: run tests/servers.sh" >&2 && return 1; }
   nats_data=$(mktemp -d)
-  "$nats" -a 127.0.0.1 -p -1 --ports_file_dir "$nats_data" >"$nats_data/output" 2>&1 &
+  "$nats" -a 127.0.0.1 -p -1 --ports_file_dir "$nats_data" -sd "$nats_data/streams" "$@" >"$nats_data/output" 2>&1 &
   nats_server=$!
   ports=$nats_data/nats-server_$nats_server.ports
   until grep -qs '"nats"' "$ports"; do

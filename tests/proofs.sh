@@ -56,14 +56,16 @@ proof() {
     neighbour) [ "$quick" ] || HOSTLER_KEPT=0.8 cargo test --release --workspace --locked --test all -- neighbour_keeps_its_throughput --nocapture ;;
     # A guest that writes to 512 MiB at once is stopped within 50 ms and a tick. It needs a quiet machine; the tests run it without a bound.
     overshoot) [ "$quick" ] || HOSTLER_OVERSHOOT=60 cargo test --release --workspace --locked --test all -- overshoot --nocapture ;;
-    # hostler beside a bare loop and its peers, on SQS and on RabbitMQ; the part of the throughput that telemetry leaves.
+    # hostler beside a bare loop and its peers, on SQS, RabbitMQ and NATS; the part of the throughput that telemetry leaves.
     side-by-side)
       if [ "$quick" ]; then
         bash benches/side-by-side/run.sh --quick --only bare,hostler-component,hostler-plain --concurrency 10 --latency 0
         bash benches/side-by-side/run.sh --rabbitmq --quick --only bare-multiple,hostler-plain --concurrency 10
+        bash benches/side-by-side/run.sh --nats --quick --only bare-ack,hostler-plain --concurrency 10
       else
         bash benches/side-by-side/run.sh --check
         bash benches/side-by-side/run.sh --rabbitmq --check
+        bash benches/side-by-side/run.sh --nats --check
       fi ;;
     telemetry) bash benches/side-by-side/run.sh --turns "$([ "$quick" ] && echo --quick || echo --check)" ;;
     # The flights of a year, end to end; or the sample's.

@@ -20,6 +20,8 @@
 # run.sh --rabbitmq compares consumers of a RabbitMQ server, which it starts: bare loops over lapin, hostler and Celery. Takes about
 # ten minutes after the builds. Other arguments: --quick, --concurrency (10,64), --rounds (5), --seconds (2), --warm-up (1), --backlog,
 # --docs, --check, --loud, and --only bare-multiple,bare-each,hostler-plain,hostler-component,celery.
+# run.sh --nats compares consumers of a NATS server in the same way: bare loops over async-nats, hostler and nats-py. Other arguments: as
+# of --rabbitmq, and --only bare-ack,bare-confirmed,hostler-plain,hostler-component,hostler-command,nats-py.
 # HOSTLER_BIN and HOSTLER_BARE name other builds of hostler and of the bare loop. Default: the plain release builds.
 # HOSTLER_BENCH_PEERS names the folder of the peers.
 set -euo pipefail
@@ -52,10 +54,13 @@ peers=()
 case " $* " in
   *" --growth "* | *" --turns "* | *" --only "*) compared="$*" ;;
   *" --rabbitmq "*) compared=celery ;;
+  *" --nats "*) compared=nats-py ;;
   *) compared=boto3 ;;
 esac
 case " $* $compared " in
   *" --rabbitmq "*celery*) peers=(--peers "$("$here/peers.sh" celery)") ;;
+  *" --nats "*nats-py*) peers=(--peers "$("$here/peers.sh" nats)") ;;
+  *" --nats "*) ;;
   *sqs-consumer* | *boto3* | *celery*) peers=(--peers "$("$here/peers.sh")") ;;
 esac
 
@@ -72,6 +77,18 @@ case " $* " in
     for argument in "$@"; do
       arguments+=("$argument")
       [ "$argument" != --rabbitmq ] || arguments+=("$amqp")
+    done
+    "${compare[@]}" "${arguments[@]}" ;;
+  *" --nats "*)
+    # shellcheck source=../nats.sh
+    source benches/nats.sh
+    trap end_nats EXIT
+    start_nats -js
+    # The flag gets its value: the server's URL.
+    arguments=(--server "$("$nats" --version | sed 's/.*v//')" --bare-nats "$release/examples/bare")
+    for argument in "$@"; do
+      arguments+=("$argument")
+      [ "$argument" != --nats ] || arguments+=("$nats_url")
     done
     "${compare[@]}" "${arguments[@]}" ;;
   *) exec "${compare[@]}" "$@" ;;

@@ -109,6 +109,12 @@ pub fn package(places: &Places, folder: &str, name: &str) -> Result<String> {
     says(python(places, folder)?, ["-c", &format!("import {name}; print({name}.__version__)")])
 }
 
+/// Returns the version of a Python package that has no attribute for it. `name`: the name in the package index.
+pub fn distribution(places: &Places, folder: &str, name: &str) -> Result<String> {
+    let code = format!("from importlib.metadata import version; print(version({name:?}))");
+    says(python(places, folder)?, ["-c", &code])
+}
+
 fn python(places: &Places, folder: &str) -> Result<PathBuf> {
     Ok(places.peer(folder)?.join("bin/python"))
 }

@@ -1,9 +1,10 @@
-//! Compares hostler with other consumers of SQS or RabbitMQ: the same queue and the same work, on one machine in one run.
+//! Compares hostler with other consumers of SQS, RabbitMQ or NATS: the same queue and the same work, on one machine in one run.
 //!
 //! `run.sh` builds and installs everything needed, and starts this program. Without a command, runs the whole comparison: for
 //! each latency, concurrency and contender, starts a separate server (`serve`), runs the contender on it, and prints the cost.
 //! `bare` is one of the contenders. With `--growth`, measures how hostler's cost grows. With `--turns`, compares a few contenders
 //! closely. With `--rabbitmq`, compares consumers of a RabbitMQ server, with `bare-amqp` among them; `publish` fills a queue there.
+//! With `--nats`, compares consumers of a NATS server.
 
 mod amqp;
 mod arguments;
@@ -11,9 +12,12 @@ mod bare;
 mod cell;
 mod compare;
 mod contenders;
+mod contest;
 mod growth;
+mod jetstream;
 mod machine;
 mod messages;
+mod nats;
 mod pair;
 mod plot;
 mod process;
@@ -39,7 +43,9 @@ use messages::Form;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+type Failure = Box<dyn Error + Send + Sync>;
+
+type Result<T> = std::result::Result<T, Failure>;
 
 fn main() -> ExitCode {
     match run() {
@@ -68,6 +74,7 @@ fn run() -> Result<bool> {
         None if arguments.has("growth") => growth::run(&arguments),
         None if arguments.has("turns") => turns::run(&arguments),
         None if arguments.has("rabbitmq") => runtime()?.block_on(rabbitmq::run(&arguments)),
+        None if arguments.has("nats") => runtime()?.block_on(nats::run(&arguments)),
         None => compare::run(&arguments),
     }
 }
