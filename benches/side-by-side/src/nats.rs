@@ -43,6 +43,8 @@ use Worker::{BareAck, BareConfirmed, Component, NatsPy, Plain, Preview1};
 impl contest::Worker for Worker {
     const ALL: &'static [Self] = &[BareAck, BareConfirmed, Plain, Component, Preview1, NatsPy];
 
+    const BACKLOG: u32 = 600_000;
+
     // What hostler keeps to, with room for the noise of a busy machine. The sandbox and the log line of a message alone cost more than the
     // whole loop.
     const TARGETS: &'static [(Self, Self, f64, bool)] =

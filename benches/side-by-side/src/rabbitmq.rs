@@ -33,6 +33,8 @@ use Worker::{BareEach, BareMultiple, Celery, Component, Plain};
 impl contest::Worker for Worker {
     const ALL: &'static [Self] = &[BareMultiple, BareEach, Plain, Component, Celery];
 
+    const BACKLOG: u32 = 200_000;
+
     // The sandbox and the log line of a message alone cost more than the whole loop.
     const TARGETS: &'static [(Self, Self, f64, bool)] =
         &[(Component, BareMultiple, 4.0, true), (Component, BareEach, 4.0, true), (Celery, Component, 10.0, false)];
