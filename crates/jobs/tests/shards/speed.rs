@@ -1,5 +1,5 @@
 //! The speed of claims over 1, 2 and 4 databases. Measured, not asserted:
-//! `cargo test --release -p hostler-jobs --test shards -- --ignored --nocapture`.
+//! `cargo test --release --workspace --test shards -- --ignored --nocapture`.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,9 +15,14 @@ use crate::postgres::Postgres;
 /// The items of each database.
 const ITEMS: usize = 6_000;
 
+/// Settings of a server whose commits take 20 ms, as on a slow disk. Databases of one machine are then bound by their disks, and not by
+/// the processors that they share.
+const SLOW: &str = "commit_delay = 20000\ncommit_siblings = 0";
+
 /// Servers, one for each database, so that nothing is shared but the machine.
-fn servers(count: usize) -> Vec<Postgres> {
-    (0..count).map(|_| Postgres::with("shared_buffers = 128MB\nmax_wal_size = 2GB")).collect()
+fn servers(count: usize, settings: &str) -> Vec<Postgres> {
+    let settings = format!("shared_buffers = 128MB\nmax_wal_size = 2GB\n{settings}");
+    (0..count).map(|_| Postgres::with(&settings)).collect()
 }
 
 /// The processor time of a server so far, in milliseconds, as far as its processes live.
@@ -66,32 +71,45 @@ async fn fill(shards: &Shards, total: usize) {
     }
 }
 
+/// Prints the speed of claims over this many databases with these settings. Each worker claims from all of them.
+async fn measure(count: usize, batch: usize, workers: usize, settings: &str) {
+    let servers = servers(count, settings);
+    let shards = joined(&servers.iter().map(Postgres::database).collect::<Vec<_>>());
+    shards.migrate().await.unwrap();
+    fill(&shards, ITEMS * count).await;
+    let total = if batch == 1 { 1_000 * count } else { ITEMS * count };
+    let before: u64 = servers.iter().map(processor_time).sum();
+    let begun = Instant::now();
+    let running: Vec<_> = (0..workers).map(|_| tokio::spawn(work(shards.clone(), batch, total / workers))).collect();
+    for worker in running {
+        worker.await.unwrap();
+    }
+    let elapsed = begun.elapsed().as_secs_f64();
+    let used = servers.iter().map(processor_time).sum::<u64>() - before;
+    println!(
+        "{count} databases, {workers} workers, batches of {batch}: {:.0} items/s claimed and settled; {:.1} ms of PostgreSQL's \
+         processor time per 100 items",
+        total as f64 / elapsed,
+        used as f64 * 100.0 / total as f64
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "measures"]
 async fn claims_of_one_two_and_four_databases() {
     for batch in [1, 100] {
         for count in [1, 2, 4] {
-            let servers = servers(count);
-            let shards = joined(&servers.iter().map(Postgres::database).collect::<Vec<_>>());
-            shards.migrate().await.unwrap();
-            fill(&shards, ITEMS * count).await;
-            let total = if batch == 1 { 1_000 * count } else { ITEMS * count };
-            let workers = 2 * count;
-            let before: u64 = servers.iter().map(processor_time).sum();
-            let begun = Instant::now();
-            let running: Vec<_> =
-                (0..workers).map(|_| tokio::spawn(work(shards.clone(), batch, total / workers))).collect();
-            for worker in running {
-                worker.await.unwrap();
-            }
-            let elapsed = begun.elapsed().as_secs_f64();
-            let used = servers.iter().map(processor_time).sum::<u64>() - before;
-            println!(
-                "{count} databases, {workers} workers, batches of {batch}: {:.0} items/s claimed and settled; {:.1} ms of \
-                 PostgreSQL's processor time per 100 items",
-                total as f64 / elapsed,
-                used as f64 * 100.0 / total as f64
-            );
+            measure(count, batch, 2 * count, "").await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "measures"]
+async fn claims_of_one_two_and_four_databases_with_slow_disks() {
+    for batch in [10, 100] {
+        for count in [1, 2, 4] {
+            measure(count, batch, 2 * count, SLOW).await;
         }
     }
 }
@@ -100,7 +118,7 @@ async fn claims_of_one_two_and_four_databases() {
 #[ignore = "measures"]
 async fn keyed_items_of_four_databases() {
     const TREES: usize = 400;
-    let servers = servers(4);
+    let servers = servers(4, "");
     let shards = joined(&servers.iter().map(Postgres::database).collect::<Vec<_>>());
     shards.migrate().await.unwrap();
     let stop = CancellationToken::new();
