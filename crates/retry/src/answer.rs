@@ -25,3 +25,18 @@ pub fn read<'h>(payload: &[u8], status: Option<u16>, header: impl Fn(&str) -> Op
         replies::Reply::Other(reason) => Answer::NoAck(reason),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_acknowledgement_ends_as_one() {
+        let read = |payload: &str, status| read(payload.as_bytes(), status, |_| None);
+        assert_eq!(read("+ACK", None), Reply::End(Answer::Ack));
+        for (payload, status) in [("OK", None), ("{}", None), ("", Some(408))] {
+            let reply = read(payload, status);
+            assert!(matches!(reply, Reply::End(Answer::NoAck(_))), "{payload:?}, {status:?}: {reply:?}");
+        }
+    }
+}

@@ -110,6 +110,74 @@ fn a_parked_message_expires_in_time() {
 }
 
 #[test]
+fn a_message_that_is_parked_once_it_is_due_expires_in_time() {
+    let mut bench = closed_with_backlog(rules());
+    bench.send(1_000, "down", Settings { delay: SECOND * 5, ttl: Some(SECOND * 60), ..settings() });
+    let (parked, parks) = (bench.store.parked(), bench.store.parks);
+    assert!(bench.wait(SECOND * 59).is_none());
+    assert_eq!((bench.store.parked(), bench.store.parks), (parked + 1, parks + 1), "when it was due");
+    assert!(bench.wait(SECOND).is_none() && bench.next().is_none());
+    assert!(bench.store.dead.contains_key(&1_000), "{:?}", bench.store.dead);
+}
+
+#[test]
+fn a_message_that_expires_soon_stays_in_memory_and_expires_in_time() {
+    let mut bench = Bench::new(Rules { window: 64, ..rules() });
+    for number in 0..8 {
+        bench.send(number, "down", Settings { ttl: Some(Duration::from_millis(800)), ..settings() });
+    }
+    let delivery = bench.next().unwrap();
+    bench.answer(&delivery, Answer::Nak(Some(HOUR)));
+    for number in 100..132 {
+        // Messages in flight take the half of the room that is not for what becomes due.
+        bench.send(number, &format!("hangs {number}"), settings());
+        bench.next().unwrap();
+    }
+    assert!(bench.wait(Duration::from_millis(799)).is_none());
+    assert!(bench.store.dead.is_empty());
+    bench.now += 1;
+    assert!(bench.next().is_none());
+    assert_eq!((bench.store.dead.len(), bench.store.parks), (8, 0));
+}
+
+#[test]
+fn a_message_that_is_parked_during_a_read_of_its_lane_is_delivered() {
+    let mut bench = Bench::new(Rules { in_flight_per_subject: 1, ..rules() });
+    bench.send(2, "a", Settings { delay: SECOND / 2, ..settings() });
+    bench.store.insert(bench.now, 1, &"a".into(), settings(), true);
+    bench.store.restore(&mut bench.scheduler, bench.now);
+    let turn = bench.scheduler.turn(bench.now, false).unwrap();
+    bench.now += 500;
+    assert!(bench.scheduler.next(bench.now).is_none(), "it is parked behind the one that is being read");
+    let reads = bench.store.carry_out(&turn);
+    bench.scheduler.turned(bench.now, reads, false);
+    for number in [1, 2] {
+        let delivered = bench.wait(HOUR).map(|(delivery, _)| {
+            bench.answer(&delivery, Answer::Ack);
+            *delivery.content
+        });
+        assert_eq!((delivered, bench.store.parks), (Some(number), 1));
+    }
+}
+
+#[test]
+fn a_backlog_does_not_delay_what_becomes_due() {
+    let mut bench = Bench::new(Rules { window: 64, in_flight: 1_000, ..rules() });
+    bench.send(0, "soon", Settings { delay: Duration::from_millis(1_200), ..settings() });
+    for number in 1..=200 {
+        bench.store.insert(bench.now - 9_000, number, &format!("old {number}").into(), settings(), false);
+    }
+    bench.scheduler.reread();
+    // Both the backlog and what becomes due within the next second are to be read now.
+    bench.now += 600;
+    let old = std::iter::from_fn(|| bench.next()).count();
+    assert!(old > 0, "the backlog is read too");
+    bench.now += 600;
+    let mut delivered = std::iter::from_fn(|| bench.next()).map(|delivery| *delivery.content);
+    assert!(delivered.any(|number| number == 0), "it is late");
+}
+
+#[test]
 fn subjects_that_do_not_fit_into_memory_are_found_again() {
     let mut bench = Bench::new(Rules { window: 64, lane: 16, ..rules() });
     bench.scheduler.lanes.remembered = 10;

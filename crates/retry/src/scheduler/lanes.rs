@@ -447,14 +447,14 @@ mod tests {
     fn a_change_that_parks_is_not_forgotten_because_an_older_one_is_found() {
         let mut lanes = Lanes::new(vec![1], 64, 16);
         let subject: Arc<str> = "a".into();
-        lanes.parked(&subject, 0, 50, 0);
+        lanes.parked(&subject, 0, 41, 0);
         assert_eq!(lanes.reload(0, 0).map(|reload| reload.subject), Some(Arc::clone(&subject)));
-        // A search for forgotten subjects finds one of its messages, while a read that does not see change 50 is under way.
+        // A search for forgotten subjects finds one of its messages, while a read that does not see change 41 is under way.
         lanes.parked(&subject, 0, 0, 0);
         lanes.reloaded(&subject, 0, Some(40), 0);
-        assert!(lanes.wants_reload(0, 0), "the message of change 50 is stuck");
+        assert!(lanes.wants_reload(0, 0), "the message of change 41 is stuck");
         lanes.reload(0, 0).unwrap();
-        lanes.reloaded(&subject, 0, Some(50), 0);
+        lanes.reloaded(&subject, 0, Some(41), 0);
         assert!(!lanes.wants_reload(0, 0) && lanes.len() == 0);
     }
     #[test]
