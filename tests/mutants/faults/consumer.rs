@@ -2,6 +2,21 @@
 
 use super::{Fault, fault};
 
+/// What is replaced for a failed extension to pass for a success, and the replacement.
+const FAILED_EXTENSION: (&str, &str) = (
+    "| None => now + entry.duration / RETRY_FRACTION,",
+    "| None => {
+             self.deadlines.remove(&(entry.deadline, *id)); entry.deadline = deadline_of(sent_at, by, entry.duration);
+             self.deadlines.insert((entry.deadline, *id)); now + entry.duration / RETRY_FRACTION
+         }",
+);
+
+/// What is replaced for a handler to run on without a lease, and the replacement.
+const LOST_LEASE: (&str, &str) = (
+    "self.go(State::Stopping(Cause::LeaseLost), Action::Stop),\n            (State::Running, Event::DrainDeadline)",
+    "self.go(State::Stopping(Cause::LeaseLost), Action::Nothing),\n            (State::Running, Event::DrainDeadline)",
+);
+
 pub const FAULTS: &[Fault] = &[
     fault(
         "settles before the heartbeat is awaited",
@@ -21,27 +36,14 @@ pub const FAULTS: &[Fault] = &[
         "entry.deadline = deadline_of(sent_at, by, entry.duration);",
         "entry.deadline = deadline_of(now, by, entry.duration);",
     ),
-    fault(
-        "takes a failed extension for a success",
-        "consumer/leases.rs",
-        "| None => now + entry.duration / RETRY_FRACTION,",
-        "| None => {
-             self.deadlines.remove(&(entry.deadline, *id)); entry.deadline = deadline_of(sent_at, by, entry.duration);
-             self.deadlines.insert((entry.deadline, *id)); now + entry.duration / RETRY_FRACTION
-         }",
-    ),
+    fault("takes a failed extension for a success", "consumer/leases.rs", FAILED_EXTENSION.0, FAILED_EXTENSION.1),
     fault(
         "does nothing about a lease that ends",
         "consumer/event_loop.rs",
         "for id in self.leases.expire(now) {\n            self.lose(id);",
         "for id in self.leases.expire(now) {\n            drop(id);",
     ),
-    fault(
-        "lets a handler run on without a lease",
-        "consumer/delivery.rs",
-        "self.go(State::Stopping(Cause::LeaseLost), Action::Stop),\n            (State::Running, Event::DrainDeadline)",
-        "self.go(State::Stopping(Cause::LeaseLost), Action::Nothing),\n            (State::Running, Event::DrainDeadline)",
-    ),
+    fault("lets a handler run on without a lease", "consumer/delivery.rs", LOST_LEASE.0, LOST_LEASE.1),
     fault(
         "lets a handler run on after its processing timeout",
         "consumer/delivery.rs",
@@ -344,16 +346,13 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "takes an extension without a connection for a success",
         "nats/consumer/leases.rs",
-        "| None => now + entry.duration / RETRY_FRACTION,",
-        "| None => {
-             self.deadlines.remove(&(entry.deadline, *id)); entry.deadline = deadline_of(sent_at, by, entry.duration);
-             self.deadlines.insert((entry.deadline, *id)); now + entry.duration / RETRY_FRACTION
-         }",
+        FAILED_EXTENSION.0,
+        FAILED_EXTENSION.1,
     ),
     fault(
         "lets a handler run on after a lease that ended without a connection",
         "nats/consumer/delivery.rs",
-        "self.go(State::Stopping(Cause::LeaseLost), Action::Stop),\n            (State::Running, Event::DrainDeadline)",
-        "self.go(State::Stopping(Cause::LeaseLost), Action::Nothing),\n            (State::Running, Event::DrainDeadline)",
+        LOST_LEASE.0,
+        LOST_LEASE.1,
     ),
 ];
