@@ -343,7 +343,7 @@ async fn without_the_database_requests_may_be_repeated() {
         assert_eq!(read(response).await.0, 503, "{path}");
     }
     let metrics = server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
-    assert!(metrics.contains("\nhostler_jobs_database_up 0\n"), "{metrics}");
+    assert!(metrics.contains("\nhostler_jobs_database_up{database=\"127.0.0.1:9/none\"} 0\n"), "{metrics}");
     let wanted = "hostler_jobs_requests_total{route=\"/job/{id}/status\",method=\"GET\",status=\"503\"} 1";
     assert!(metrics.contains(wanted), "{metrics}");
     server.stop().await;

@@ -220,6 +220,7 @@ async fn metrics_count_items_and_requests() {
     let server = Server::start(ServerSettings::default()).await;
     server.post("/job", &json!({ "type": "a", "items": [{ "payload": 1 }, { "payload": 2 }] })).await;
     claimed(&server, "a", 1, 0.0).await;
+    let up = format!("hostler_jobs_database_up{{database=\"{}\"}} 1", server.store.place());
     let ask = || async { server.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap() };
     until(|| async {
         let text = ask().await;
@@ -227,7 +228,7 @@ async fn metrics_count_items_and_requests() {
             "hostler_jobs_items{type=\"a\",state=\"ready\"} 1",
             "hostler_jobs_items{type=\"a\",state=\"assigned\"} 1",
             "hostler_jobs_open_trees 1",
-            "hostler_jobs_database_up 1",
+            up.as_str(),
             "hostler_jobs_requests_total{route=\"/claim\",method=\"POST\",status=\"200\"} 1",
         ]
         .iter()
