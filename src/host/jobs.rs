@@ -267,7 +267,7 @@ async fn look(databases: Shards, board: StatusHandle, link: watch::Sender<Link>)
             Err(error) => {
                 link.send_if_modified(|link| match link {
                     Link::Up | Link::Blocked(_) => {
-                        tracing::warn!(%error, "the database does not answer; requests are refused with 503 meanwhile");
+                        tracing::debug!(%error, "no database answers");
                         *link = Link::Down { since: now, why: error.to_string() };
                         true
                     }

@@ -126,7 +126,10 @@ impl Callbacks {
                     continue;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot look for callbacks; trying again");
+                    // A database that does not answer is logged by the sweeps, once.
+                    if !error.is_outage() {
+                        tracing::warn!(%error, "cannot look for callbacks; trying again");
+                    }
                     REST
                 }
             };

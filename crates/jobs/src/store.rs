@@ -25,6 +25,7 @@
 //! | `store/admin.rs` | deletion, retry, sweeps, counts |
 //! | `store/outbox.rs` | callbacks |
 //! | `store/fanout.rs` | the outbox of the fan-out, and notifications |
+//! | `store/silence.rs` | the log of a database that does not answer |
 //! | `store/error.rs` | errors |
 
 mod admin;
@@ -43,6 +44,7 @@ mod joined;
 mod known_types;
 mod outbox;
 pub(crate) mod settle;
+mod silence;
 mod status;
 mod undelivered;
 
@@ -64,6 +66,7 @@ use joined::Joined;
 use known_types::KnownTypes;
 pub use outbox::{Delivery, DueCallback};
 pub use settle::Settlement;
+use silence::Silence;
 
 /// The most claims with an unknown end whose items are being given back at a time.
 const UNDELIVERED: usize = 256;
@@ -101,6 +104,8 @@ pub struct Store {
     pub(crate) types: Arc<Mutex<KnownTypes>>,
     /// The times at which sweeps of this process last ended well, or began.
     swept: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
+    /// The last known state of the database, for the log.
+    silence: Arc<Silence>,
     /// Permits for giving back the items of claims with an unknown end.
     undelivered: Arc<Semaphore>,
     /// Ends of single assignments that wait for a transaction.
@@ -117,8 +122,18 @@ impl Store {
     /// Makes a store. Connects to nothing yet.
     pub fn new(db: Database, settings: StoreSettings) -> Store {
         let undelivered = Arc::new(Semaphore::new(UNDELIVERED));
-        let (types, swept, joined, busy) = (Arc::default(), Arc::default(), Arc::default(), Busy::default());
-        Store { db, settings, types, swept, undelivered, joined, busy, is_one_of_several: false, applets: None }
+        Store {
+            db,
+            settings,
+            types: Arc::default(),
+            swept: Arc::default(),
+            silence: Arc::default(),
+            undelivered,
+            joined: Arc::default(),
+            busy: Busy::default(),
+            is_one_of_several: false,
+            applets: None,
+        }
     }
 
     /// Returns the store with the applets that feeds may name. Without, it knows none.

@@ -19,7 +19,8 @@ const REST: u32 = 9;
 /// The longest wait after a sweep that took long or failed.
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
-/// Runs all sweeps at their periods until cancelled. A sweep that fails is logged and tried again. `wake` is called after those that
+/// Runs all sweeps at their periods until cancelled. A sweep that fails is logged and tried again; a database that does not answer is
+/// logged once, and not by each sweep. `wake` is called after those that
 /// made items ready.
 pub async fn run(store: Store, wake: impl Fn(), cancel: CancellationToken) {
     let (fold, promote, expire, reap, unstick) =
@@ -56,23 +57,23 @@ async fn repeat<F>(
             swept = sweep() => swept,
         };
         let mut pause = period.max((begun.elapsed() * REST).min(LONGEST_REST));
-        if swept.is_ok() {
-            store.note_sweep(name);
-        }
         match swept {
-            Ok(_) if failing => tracing::info!(sweep = name, "sweep works again"),
-            Ok(_) => {}
+            Ok(_) => {
+                store.note_sweep(name);
+                store.note_answer();
+                if std::mem::take(&mut failing) {
+                    tracing::info!(sweep = name, "sweep works again");
+                }
+            }
             Err(error) => {
-                if !failing {
+                pause = pause.max(Duration::from_secs(1));
+                if store.is_silent(&error).await {
+                    store.note_silence(&error);
+                } else if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(sweep = name, %error, "sweep failed; trying again");
                 }
-                failing = true;
-                pause = pause.max(Duration::from_secs(1));
-                wait(pause, cancel).await;
-                continue;
             }
         }
-        failing = false;
         wait(pause, cancel).await;
     }
 }

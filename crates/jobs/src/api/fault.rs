@@ -84,11 +84,15 @@ fn database(error: &DatabaseError) -> Problem {
         DatabaseError::Busy { .. } => unavailable("the database is busy"),
         DatabaseError::Deadline => unavailable("the database did not answer in time"),
         DatabaseError::Unreachable { .. } => {
-            tracing::warn!(%error, "the database of the job service cannot be reached");
+            // The sweeps log it once: a line for each request would say no more.
+            tracing::debug!(%error, "the database of the job service cannot be reached");
             unavailable("the database cannot be reached")
         }
-        DatabaseError::Denied { .. } => {
-            tracing::error!(%error, "the database of the job service refused the login");
+        DatabaseError::Denied { code, .. } => {
+            // A refused login is logged by the sweeps as well. SQLSTATE 42501 is a refused statement.
+            if code == "42501" {
+                tracing::error!(%error, "the database of the job service denies a statement");
+            }
             unavailable("the database refused the login of the job service")
         }
         DatabaseError::Refused { .. } => {

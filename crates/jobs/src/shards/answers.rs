@@ -46,13 +46,13 @@ impl Shards {
     }
 
     /// Notes that a database did not answer. From now on it is left out, until a probe finds that it answers.
-    pub(super) fn note_away(&self, number: usize) {
+    pub(super) fn note_away(&self, number: usize, error: &StoreError) {
         let Some(store) = self.stores.get(number).cloned() else { return };
         match locked(&self.away.0).entry(number) {
             Entry::Occupied(_) => return,
             Entry::Vacant(entry) => drop(entry.insert(Instant::now())),
         }
-        tracing::warn!(database = store.place(), "a database does not answer; its trees wait");
+        store.note_silence(error);
         // Ends with the last of those that would ask the database.
         let away = Arc::downgrade(&self.away.0);
         tokio::spawn(async move {
@@ -60,15 +60,17 @@ impl Shards {
                 && let Some(away) = away.upgrade()
             {
                 locked(&away).remove(&number);
-                tracing::info!(database = store.place(), "the database answers again");
+                store.note_answer();
             }
         });
     }
 
     /// Notes the outcome of a call to a database.
     pub(super) fn note<T>(&self, number: usize, outcome: &Result<T, StoreError>) {
-        if outcome.as_ref().is_err_and(is_no_answer) {
-            self.note_away(number);
+        if let Err(error) = outcome
+            && is_no_answer(error)
+        {
+            self.note_away(number, error);
         }
     }
 

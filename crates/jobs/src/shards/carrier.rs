@@ -76,10 +76,10 @@ impl Shards {
                     continue;
                 }
                 Err(error) => {
-                    if !is_failing {
+                    // A database that does not answer is logged by itself.
+                    if !error.is_outage() && !std::mem::replace(&mut is_failing, true) {
                         tracing::warn!(database = at, %error, "serialize keys are not carried; trying again");
                     }
-                    is_failing = true;
                     tokio::time::sleep(PERIOD).await;
                 }
             }
@@ -167,8 +167,11 @@ impl Shards {
             }
         });
         if taken.await.is_err() {
-            let error = fault.map_or_else(|| "no answer in time".to_owned(), |error| error.to_string());
-            tracing::warn!(database = at, error, "tickets of serialize keys are taken later");
+            // A database that does not answer has been logged: requests do not repeat it.
+            match fault.filter(|error| !error.is_outage()) {
+                Some(error) => tracing::warn!(database = at, %error, "tickets of serialize keys are taken later"),
+                None => tracing::debug!(database = at, "tickets of serialize keys are taken later: no answer in time"),
+            }
         }
         self.note_change();
     }

@@ -76,6 +76,14 @@ impl StoreError {
         StoreError::Invalid { field: field.into(), detail: detail.into() }
     }
 
+    /// Set if the database does not answer in time, cannot be reached, or lets this process not in.
+    pub(crate) fn is_outage(&self) -> bool {
+        let StoreError::Database(error) = self else { return false };
+        // Class 28: the user or the password.
+        matches!(error, DatabaseError::Unreachable { .. } | DatabaseError::Deadline)
+            || error.code().is_some_and(|code| code.starts_with("28"))
+    }
+
     /// Set if the same call may succeed a moment later.
     pub fn is_retryable(&self) -> bool {
         match self {

@@ -9,6 +9,7 @@ mod shapes;
 
 mod databases;
 mod http;
+mod log;
 mod model;
 mod port;
 mod real;
