@@ -47,8 +47,8 @@ use hostler_telemetry::{self as telemetry, Resource};
 use hostler_types::State;
 
 pub use applets::check_applets;
-use database::ping;
 pub use database::{Databases, migrate, open};
+use database::{ping, start};
 
 /// Name of the service in the health file, in logs and in metrics.
 const NAME: &str = "jobs";
@@ -208,7 +208,7 @@ impl JobsHost {
             self.databases.shards = self.databases.shards.clone().with_applets(&applets);
         }
         let listener = bind(self.config.jobs.listen).await?;
-        migrate(&self.databases).await?;
+        start(&self.databases).await?;
         Ok(listener)
     }
 

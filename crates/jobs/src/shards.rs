@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `shards/route.rs` | the database of an id, a key or a new tree, decided without I/O |
 //! | `shards/place.rs` | migration, and the check of the list |
+//! | `shards/start.rs` | the start while some databases are away |
 //! | `shards/answers.rs` | which databases answer, and the probes of those that do not |
 //! | `shards/jobs.rs` | calls on jobs |
 //! | `shards/names.rs` | ids that clients chose |
@@ -25,6 +26,7 @@ mod names;
 mod pages;
 mod place;
 pub mod route;
+mod start;
 mod sums;
 mod work;
 

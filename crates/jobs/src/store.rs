@@ -49,6 +49,7 @@ mod status;
 mod undelivered;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -106,6 +107,8 @@ pub struct Store {
     swept: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
     /// The last known state of the database, for the log.
     silence: Arc<Silence>,
+    /// Set while calls that need the schema are refused, because it has not been checked.
+    closed: Arc<AtomicBool>,
     /// Permits for giving back the items of claims with an unknown end.
     undelivered: Arc<Semaphore>,
     /// Ends of single assignments that wait for a transaction.
@@ -128,6 +131,7 @@ impl Store {
             types: Arc::default(),
             swept: Arc::default(),
             silence: Arc::default(),
+            closed: Arc::default(),
             undelivered,
             joined: Arc::default(),
             busy: Busy::default(),
@@ -161,6 +165,21 @@ impl Store {
     pub fn sweep_lags(&self) -> Vec<(&'static str, f64)> {
         let swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         swept.iter().map(|(name, at)| (*name, at.elapsed().as_secs_f64())).collect()
+    }
+
+    /// Refuses calls that need the schema, or lets them through again. Clones share this.
+    pub(crate) fn set_closed(&self, is_closed: bool) {
+        self.closed.store(is_closed, Ordering::Release);
+    }
+
+    /// Returns `true` while calls that need the schema are refused.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Returns a clone whose calls go through, for the one who checks the schema.
+    pub(crate) fn opened(&self) -> Store {
+        Store { closed: Arc::default(), ..self.clone() }
     }
 
     /// Returns `true` if feeds may name applets here.

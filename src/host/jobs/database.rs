@@ -119,6 +119,14 @@ pub async fn migrate(databases: &Databases) -> Result<()> {
     databases.shards.migrate().await.map_err(|error| unmigrated(error, &databases.sources))
 }
 
+/// Brings the schema up to date, as [`migrate`]. Databases that do not answer are taken up as they come, if another one answers.
+///
+/// # Errors
+/// As [`migrate`]. A database that cannot be reached is an error if none of them can.
+pub(super) async fn start(databases: &Databases) -> Result<()> {
+    databases.shards.start().await.map_err(|error| unmigrated(error, &databases.sources))
+}
+
 /// Checks that all databases answer, and are listed as they were before.
 ///
 /// # Errors

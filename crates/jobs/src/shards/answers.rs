@@ -15,14 +15,43 @@ use crate::store::{Store, StoreError};
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The pause between two probes of a database that does not answer.
-const PROBE: Duration = Duration::from_millis(500);
+pub(super) const PROBE: Duration = Duration::from_millis(500);
 
 /// The numbers of databases, each with the time since which it does not answer.
-type Numbers = BTreeMap<usize, Instant>;
+pub(super) type Numbers = BTreeMap<usize, Instant>;
 
 /// The databases that do not answer. Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Away(Arc<Mutex<Numbers>>);
+
+impl Away {
+    /// Adds a database. Returns `false` if it was known to be away.
+    pub(super) fn add(&self, number: usize) -> bool {
+        match locked(&self.0).entry(number) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(Instant::now());
+                true
+            }
+        }
+    }
+
+    /// Removes a database that answers.
+    pub(super) fn remove(&self, number: usize) {
+        locked(&self.0).remove(&number);
+    }
+
+    /// Refers to the databases for as long as others do.
+    pub(super) fn weak(&self) -> Weak<Mutex<Numbers>> {
+        Arc::downgrade(&self.0)
+    }
+}
+
+impl From<Arc<Mutex<Numbers>>> for Away {
+    fn from(numbers: Arc<Mutex<Numbers>>) -> Away {
+        Away(numbers)
+    }
+}
 
 fn locked(away: &Mutex<Numbers>) -> MutexGuard<'_, Numbers> {
     away.lock().unwrap_or_else(PoisonError::into_inner)
@@ -48,18 +77,17 @@ impl Shards {
     /// Notes that a database did not answer. From now on it is left out, until a probe finds that it answers.
     pub(super) fn note_away(&self, number: usize, error: &StoreError) {
         let Some(store) = self.stores.get(number).cloned() else { return };
-        match locked(&self.away.0).entry(number) {
-            Entry::Occupied(_) => return,
-            Entry::Vacant(entry) => drop(entry.insert(Instant::now())),
+        if !self.away.add(number) {
+            return;
         }
         store.note_silence(error);
         // Ends with the last of those that would ask the database.
-        let away = Arc::downgrade(&self.away.0);
+        let away = self.away.weak();
         tokio::spawn(async move {
             if probe(&store, &away).await
                 && let Some(away) = away.upgrade()
             {
-                locked(&away).remove(&number);
+                Away(away).remove(number);
                 store.note_answer();
             }
         });
@@ -135,7 +163,7 @@ fn order(first: usize, count: usize, away: &Numbers) -> Vec<usize> {
 }
 
 /// Returns `true` for an error after which a database is left out.
-fn is_no_answer(error: &StoreError) -> bool {
+pub(super) fn is_no_answer(error: &StoreError) -> bool {
     matches!(error, StoreError::Database(DatabaseError::Unreachable { .. } | DatabaseError::Deadline))
 }
 

@@ -44,20 +44,27 @@ impl Shards {
     pub async fn migrate(&self) -> Result<(), PlacedError> {
         self.check_list().await?;
         for number in 0..self.count() {
-            self.placed(number, async |store| store.migrate().await).await?;
+            self.set_up(number).await?;
         }
         if self.single().is_some() {
             return Ok(());
         }
-        for number in 0..self.count() {
-            let place = Place { number, count: self.count() };
-            self.placed(number, async |store| {
+        let all: Vec<usize> = (0..self.count()).collect();
+        self.share_secret(&all).await
+    }
+
+    /// Brings the schemas of a database up to date, and records its place if it is one of several.
+    pub(super) async fn set_up(&self, number: usize) -> Result<(), PlacedError> {
+        let place = Place { number, count: self.count() };
+        self.placed(number, async |store| {
+            store.migrate().await?;
+            if place.count > 1 {
                 migrate(&store.db, SCHEMA, MIGRATIONS).await?;
-                take(store, place).await
-            })
-            .await?;
-        }
-        self.share_secret().await
+                take(store, place).await?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Checks that all databases answer, and that their list is the one that their data lies by. Changes nothing.
@@ -68,34 +75,43 @@ impl Shards {
     /// [`StoreError::Database`] if one does not answer.
     pub async fn check_list(&self) -> Result<(), PlacedError> {
         for number in 0..self.count() {
-            let listed = Place { number, count: self.count() };
-            self.placed(number, async |store| {
-                let is_new = check(store, recorded(store).await?, listed)?;
-                if is_new { refuse_jobs(store).await } else { Ok(()) }
-            })
-            .await?;
+            self.check_place(number).await?;
         }
-        if self.single().is_some() { Ok(()) } else { self.refuse_same().await }
+        if self.single().is_some() {
+            return Ok(());
+        }
+        let all: Vec<usize> = (0..self.count()).collect();
+        self.refuse_same(&all).await
+    }
+
+    /// Checks that a database answers and lies where it is listed, or is new. Changes nothing.
+    pub(super) async fn check_place(&self, number: usize) -> Result<(), PlacedError> {
+        let listed = Place { number, count: self.count() };
+        self.placed(number, async |store| {
+            let is_new = check(store, recorded(store).await?, listed)?;
+            if is_new { refuse_jobs(store).await } else { Ok(()) }
+        })
+        .await
     }
 
     /// Refuses a list in which two addresses lead to one database: the lock of the one is held for the other.
-    async fn refuse_same(&self) -> Result<(), PlacedError> {
-        let mut clients = Vec::with_capacity(self.count());
-        for number in 0..self.count() {
-            clients.push(self.placed(number, async |store| Ok(store.db.client().await?)).await?);
+    pub(super) async fn refuse_same(&self, numbers: &[usize]) -> Result<(), PlacedError> {
+        let mut clients = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            clients.push(self.placed(*number, async |store| Ok(store.db.client().await?)).await?);
         }
         let keys: Vec<i64> = clients.iter().map(|_| fastrand::i64(..)).collect();
         // Each is held until all have been checked.
         let mut held = Vec::with_capacity(self.count());
-        for (number, client) in clients.iter_mut().enumerate() {
+        for (at, (client, number)) in clients.iter_mut().zip(numbers.iter().copied()).enumerate() {
             let locked = async {
                 let transaction = client.transaction().await?;
-                let others = locked_of(&transaction, keys.get(..=number).unwrap_or_default()).await?;
+                let others = locked_of(&transaction, keys.get(..=at).unwrap_or_default()).await?;
                 held.push(transaction);
                 Ok(others)
             };
             let other = self.placed(number, async |_| locked.await).await?;
-            if let Some(other) = other {
+            if let Some(other) = other.and_then(|at| numbers.get(at)) {
                 let detail =
                     format!("has one database twice: at position {} and at position {}", other + 1, number + 1);
                 let same = StoreError::invalid("databases", detail);
@@ -113,16 +129,28 @@ impl Shards {
     ) -> Result<T, PlacedError> {
         let placed = |place: &str, error| PlacedError { number, place: place.to_owned(), error };
         let store = self.store(number).map_err(|error| placed("", error))?;
-        call(store).await.map_err(|error| placed(store.place(), error))
+        // The calls of the set-up go through also while the database is held back.
+        call(&store.opened()).await.map_err(|error| placed(store.place(), error))
     }
 
-    /// Gives all databases the secret of callbacks of the first, so that receivers need one.
-    async fn share_secret(&self) -> Result<(), PlacedError> {
-        let secret = self.placed(0, async |store| store.callback_secret().await).await?;
+    /// Gives databases the secret of callbacks of the first that has one, so that receivers need one.
+    pub(super) async fn share_secret(&self, numbers: &[usize]) -> Result<(), PlacedError> {
+        let mut known = None;
+        for number in numbers {
+            known = self.placed(*number, async |store| store.known_callback_secret().await).await?;
+            if known.is_some() {
+                break;
+            }
+        }
+        let first = numbers.first().copied().unwrap_or_default();
+        let secret = match known {
+            Some(secret) => secret,
+            None => self.placed(first, async |store| store.callback_secret().await).await?,
+        };
         let sql = "INSERT INTO hostler_jobs.setting (name, value) VALUES ('callback_secret', $1) \
             ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE setting.value <> excluded.value";
-        for number in 1..self.count() {
-            self.placed(number, async |store| store.call(sql, &[(&secret, Type::TEXT)]).await).await?;
+        for number in numbers {
+            self.placed(*number, async |store| store.call(sql, &[(&secret, Type::TEXT)]).await).await?;
         }
         Ok(())
     }

@@ -294,6 +294,12 @@ impl Store {
         Err(StoreError::Unexpected("the callback secret is gone".to_owned()))
     }
 
+    /// The secret for the signatures of callbacks, if there is one.
+    pub(crate) async fn known_callback_secret(&self) -> Result<Option<String>, StoreError> {
+        let sql = "SELECT value FROM hostler_jobs.setting WHERE name = 'callback_secret'";
+        Ok(self.call(sql, &[]).await?.first().map(|row| row.get(0)))
+    }
+
     /// The longest time between two sweeps for missed heartbeats.
     pub(crate) fn expiry_period(&self) -> Duration {
         self.settings.heartbeat.min(Duration::from_secs(60))

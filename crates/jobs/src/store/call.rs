@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use hostler_postgres::{DatabaseError, Fit, Param, Row, Type, migrate, schema_version};
+use hostler_postgres::{Client, DatabaseError, Fit, Param, Row, Type, migrate, schema_version};
 
 use crate::schema::{LATEST, MIGRATIONS, SCHEMA};
 use crate::store::{Store, StoreError};
@@ -41,6 +41,18 @@ impl Store {
         self.check_isolation().await?;
         migrate(&self.db, SCHEMA, MIGRATIONS).await?;
         self.partitions().await
+    }
+
+    /// Returns a connection for a call that needs the schema.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`] if the database does not answer, or is held back until its schema has been checked.
+    async fn client(&self) -> Result<Client, StoreError> {
+        if self.is_closed() {
+            let reason = "it was away when the service started, and has not been checked yet".to_owned();
+            return Err(StoreError::Database(DatabaseError::Unreachable { reason }));
+        }
+        Ok(self.db.client().await?)
     }
 
     /// Checks that the database answers.
@@ -83,7 +95,7 @@ impl Store {
     pub(crate) async fn call(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
         let mut attempt = 0;
         loop {
-            let answer = self.db.client().await?.query(sql, params).await;
+            let answer = self.client().await?.query(sql, params).await;
             match answer {
                 Ok(rows) => return Ok(rows),
                 Err(error) => self.next_attempt(error, &mut attempt).await?,
@@ -118,7 +130,7 @@ impl Store {
         params: &[Param<'_>],
         answer: &impl Fn(&[Row]) -> Result<String, StoreError>,
     ) -> Result<Answer, StoreError> {
-        let mut client = self.db.client().await?;
+        let mut client = self.client().await?;
         let transaction = client.transaction().await?;
         let insert = "INSERT INTO hostler_jobs.idempotency (key, hash) VALUES ($1, $2) ON CONFLICT DO NOTHING";
         let inserted = transaction.execute(insert, &[(&key.key, Type::TEXT), (&key.hash, Type::TEXT)]).await?;
@@ -165,7 +177,7 @@ impl Store {
     /// [`StoreError::Database`] if the database fails.
     pub async fn partitions(&self) -> Result<(), StoreError> {
         let sql = "SELECT hostler_jobs.make_partitions(hostler_jobs.today() - 1, hostler_jobs.today() + 2)";
-        self.db.client().await?.query(sql, &[]).await?;
+        self.client().await?.query(sql, &[]).await?;
         Ok(())
     }
 

@@ -38,9 +38,9 @@ impl Store {
         }
     }
 
-    /// Returns `true` if a call failed because the database is silent, and not because the call took long.
+    /// Returns `true` if a call failed because the database is silent or held back, and not because the call took long.
     pub(crate) async fn is_silent(&self, error: &StoreError) -> bool {
-        error.is_outage() && !matches!(timeout(PATIENCE, self.ping()).await, Ok(Ok(())))
+        error.is_outage() && (self.is_closed() || !matches!(timeout(PATIENCE, self.ping()).await, Ok(Ok(()))))
     }
 }
 

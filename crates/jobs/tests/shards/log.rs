@@ -20,14 +20,15 @@ use crate::databases::{connect, joined, tree};
 use crate::postgres::Postgres;
 
 const AWAY: &str = "a database does not answer";
-const BACK: &str = "the database answers again";
+pub const BACK: &str = "the database answers again";
 
 /// The lines of the log in this thread, from the level of information on.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
+pub struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
 
 impl Lines {
-    fn of(&self, text: &str) -> Vec<String> {
+    /// The lines with a text.
+    pub fn of(&self, text: &str) -> Vec<String> {
         let lines = self.0.lock().unwrap();
         lines.iter().filter(|(_, line)| line.contains(text)).map(|(_, line)| line.clone()).collect()
     }

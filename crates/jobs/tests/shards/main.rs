@@ -17,3 +17,4 @@ mod routes;
 mod runs;
 mod simulation;
 mod speed;
+mod start;
