@@ -2,55 +2,39 @@
 
 use std::time::{Duration, Instant};
 
-use hostler_jobs::server::{ServerSettings, serve};
-use reqwest::Client;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use crate::databases::{joined, shards, tree};
 use crate::postgres::Postgres;
-
-/// Posts JSON, which must be accepted.
-async fn post(client: &Client, url: String, body: Value) -> Value {
-    let answer = client.post(url).json(&body).send().await.unwrap();
-    assert!(answer.status().is_success(), "{}", answer.status());
-    answer.json().await.unwrap()
-}
+use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keyed_items_of_several_databases_are_worked_off_over_http() {
     const ITEMS: usize = 8;
-    let shards = shards(2).await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
-    let cancel = CancellationToken::new();
-    let server = tokio::spawn(serve(ServerSettings::default(), listener, shards, cancel.clone()));
-    let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().unwrap();
+    let server = Server::start(shards(2).await).await;
     let mut roots = Vec::new();
     for n in 0..ITEMS {
         let root = json!({"type": "a", "sealed": true, "items": [{"payload": n, "serialize_key": "k"}]});
-        let created = post(&client, format!("{base}/job"), root).await;
+        let created = server.post("/job", root).await;
         roots.push(created["id"].as_str().unwrap().to_owned());
     }
     let (mut ran, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(120));
     while ran.len() < ITEMS {
         assert!(Instant::now() < deadline, "{ran:?}");
         let wanted = json!({"types": ["a"], "worker_id": "w", "max": 10, "wait_seconds": 20});
-        let given = post(&client, format!("{base}/claim"), wanted).await["assignments"].as_array().unwrap().clone();
+        let given = server.post("/claim", wanted).await["assignments"].as_array().unwrap().clone();
         assert!(given.len() <= 1, "{given:?}");
         for one in given {
             ran.push(one["item"]["payload"].as_u64().unwrap());
             let results = json!({"results": [{"assignment_id": one["assignment_id"], "result": true}], "failures": []});
-            assert_eq!(post(&client, format!("{base}/settle"), results).await["settled"][0]["status"], "ok");
+            assert_eq!(server.post("/settle", results).await["settled"][0]["status"], "ok");
         }
     }
     assert!(ran.is_sorted(), "{ran:?}");
     // The fold of each database completes its trees.
     for root in roots {
         loop {
-            let status = client.get(format!("{base}/job/{root}/status")).send().await.unwrap();
-            let status: Value = status.json().await.unwrap();
+            let status: Value = server.get(&format!("/job/{root}/status")).await.json().await.unwrap();
             assert_eq!(status["succeeded"], 1);
             if status["tree_complete"] == true {
                 break;
@@ -58,10 +42,9 @@ async fn keyed_items_of_several_databases_are_worked_off_over_http() {
             assert!(Instant::now() < deadline, "{status}");
         }
     }
-    let metrics = client.get(format!("{base}/metrics")).send().await.unwrap().text().await.unwrap();
+    let metrics = server.get("/metrics").await.text().await.unwrap();
     assert!(metrics.contains("hostler_jobs_"), "{metrics}");
-    cancel.cancel();
-    server.await.unwrap().unwrap();
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,21 +53,13 @@ async fn one_database_away_leaves_the_instance_ready_and_is_named() {
     let shards = joined(&[Postgres::shared().database(), other.database()]);
     shards.migrate().await.unwrap();
     let away = shards.stores()[1].place().to_owned();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/readyz", listener.local_addr().unwrap());
-    let cancel = CancellationToken::new();
-    let server = tokio::spawn(serve(ServerSettings::default(), listener, shards, cancel.clone()));
-    let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().unwrap();
-    let ready = async || {
-        let answer = client.get(&url).send().await.unwrap();
-        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
-    };
-    assert_eq!(ready().await, (200, json!({"status": "ok"})));
+    let server = Server::start(shards).await;
+    assert_eq!(server.ready().await, (200, json!({"status": "ok"})));
     other.freeze();
     let degraded = (200, json!({"status": "degraded", "databases_away": [away]}));
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let (begun, found) = (Instant::now(), ready().await);
+        let (begun, found) = (Instant::now(), server.ready().await);
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
         if found == degraded {
             break;
@@ -92,11 +67,10 @@ async fn one_database_away_leaves_the_instance_ready_and_is_named() {
         assert!(found.0 == 200 && Instant::now() < deadline, "{found:?}");
     }
     other.thaw();
-    while ready().await.1 != json!({"status": "ok"}) {
+    while server.ready().await.1 != json!({"status": "ok"}) {
         assert!(Instant::now() < deadline, "the database is back");
     }
-    cancel.cancel();
-    server.await.unwrap().unwrap();
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,13 +80,9 @@ async fn metrics_of_the_other_databases_are_served_while_one_is_away() {
     shards.migrate().await.unwrap();
     let places: Vec<String> = shards.stores().iter().map(|store| store.place().to_owned()).collect();
     shards.stores()[0].create(tree(&json!({"type": "a", "items": [{"payload": 1}]})), None).await.unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/metrics", listener.local_addr().unwrap());
-    let cancel = CancellationToken::new();
-    let server = tokio::spawn(serve(ServerSettings::default(), listener, shards, cancel.clone()));
-    let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().unwrap();
+    let server = Server::start(shards).await;
     let metrics = async || {
-        let answer = client.get(&url).send().await.unwrap();
+        let answer = server.get("/metrics").await;
         assert_eq!(answer.status(), 200);
         answer.text().await.unwrap()
     };
@@ -128,6 +98,5 @@ async fn metrics_of_the_other_databases_are_served_while_one_is_away() {
     while !metrics().await.contains(&up(1, 1)) {
         assert!(Instant::now() < deadline, "the database is back");
     }
-    cancel.cancel();
-    server.await.unwrap().unwrap();
+    server.stop().await;
 }

@@ -5,19 +5,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use hostler_jobs::server::{ServerSettings, serve};
 use hostler_jobs::shards::route::home;
 use hostler_jobs::store::IdempotencyKey;
-use reqwest::Client;
 use serde_json::json;
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::databases::{connect, joined, tree};
 use crate::postgres::Postgres;
+use crate::server::Server;
 
 const AWAY: &str = "a database does not answer";
 pub const BACK: &str = "the database answers again";
@@ -77,34 +74,29 @@ impl Visit for Line {
 async fn an_outage_is_logged_once_however_many_requests_are_refused() {
     let lines = Lines::default();
     let _logged = tracing::subscriber::set_default(lines.clone());
-    let mut server = Postgres::start();
-    let store = connect(&server.database());
+    let mut postgres = Postgres::start();
+    let store = connect(&postgres.database());
     store.migrate().await.unwrap();
     let place = store.place().to_owned();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/job", listener.local_addr().unwrap());
-    let cancel = CancellationToken::new();
-    let serving = tokio::spawn(serve(ServerSettings::default(), listener, store, cancel.clone()));
-    let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().unwrap();
-    assert_eq!(client.get(&url).send().await.unwrap().status(), 200);
-    server.stop();
+    let server = Server::start(store).await;
+    assert_eq!(server.get("/job").await.status(), 200);
+    postgres.stop();
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut refused = 0;
     while refused < 20 || lines.of(AWAY).is_empty() {
         assert!(Instant::now() < deadline, "{:?}", lines.warnings());
-        let answer = client.get(&url).send().await.unwrap();
+        let answer = server.get("/job").await;
         assert_eq!((answer.status().as_u16(), answer.headers().contains_key("retry-after")), (503, true));
         refused += 1;
     }
     assert!(lines.of(BACK).is_empty());
-    server.restart();
+    postgres.restart();
     while lines.of(BACK).is_empty() {
         assert!(Instant::now() < deadline, "{:?}", lines.warnings());
         tokio::task::yield_now().await;
     }
-    assert_eq!(client.get(&url).send().await.unwrap().status(), 200);
-    cancel.cancel();
-    serving.await.unwrap().unwrap();
+    assert_eq!(server.get("/job").await.status(), 200);
+    server.stop().await;
     let warnings = lines.warnings();
     assert!(warnings.len() == 1 && warnings[0].contains(AWAY) && warnings[0].contains(&place), "{warnings:#?}");
     assert_eq!(lines.of(BACK).len(), 1);

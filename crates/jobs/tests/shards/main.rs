@@ -15,6 +15,7 @@ mod port;
 mod real;
 mod routes;
 mod runs;
+mod server;
 mod simulation;
 mod speed;
 mod start;

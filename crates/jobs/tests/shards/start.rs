@@ -2,19 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use hostler_jobs::server::{ServerSettings, serve};
 use hostler_jobs::shards::Shards;
 use hostler_jobs::shards::route::home;
 use hostler_jobs::store::{IdempotencyKey, StoreError};
 use hostler_jobs::types::Created;
-use reqwest::Client;
-use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use serde_json::json;
 
 use crate::databases::{claim, count, joined, sql, tree};
 use crate::log::Lines;
 use crate::postgres::Postgres;
+use crate::server::Server;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -42,16 +39,8 @@ async fn a_service_starts_without_one_of_its_databases_and_takes_it_up_later() {
     other.stop();
     shards.start().await.unwrap();
     assert_eq!(shards.away(), [place.as_str()]);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/readyz", listener.local_addr().unwrap());
-    let cancel = CancellationToken::new();
-    let server = tokio::spawn(serve(ServerSettings::default(), listener, shards.clone(), cancel.clone()));
-    let client = Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().unwrap();
-    let ready = async || {
-        let answer = client.get(&url).send().await.unwrap();
-        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
-    };
-    assert_eq!(ready().await, (200, json!({"status": "degraded", "databases_away": [place]})));
+    let server = Server::start(shards.clone()).await;
+    assert_eq!(server.ready().await, (200, json!({"status": "degraded", "databases_away": [place]})));
     create_at(&shards, 1).await.unwrap();
     assert!(matches!(create_at(&shards, 0).await, Err(StoreError::Database(_))));
     assert_eq!(claim(&shards, "a", 9).await.len(), 1);
@@ -60,14 +49,13 @@ async fn a_service_starts_without_one_of_its_databases_and_takes_it_up_later() {
     create_at(&shards, 0).await.unwrap();
     assert_eq!(claim(&shards, "a", 9).await.len(), 1);
     let deadline = Instant::now() + DEADLINE;
-    while ready().await.1 != json!({"status": "ok"}) {
-        assert!(Instant::now() < deadline, "{:?}", ready().await);
+    while server.ready().await.1 != json!({"status": "ok"}) {
+        assert!(Instant::now() < deadline, "{:?}", server.ready().await);
     }
     let [first, second] = [0, 1].map(|number| shards.stores()[number].clone());
     assert_eq!(first.callback_secret().await.unwrap(), second.callback_secret().await.unwrap());
     assert_eq!(count(&first, "SELECT count(*) FROM hostler_shards.place WHERE number = 0 AND count = 2").await, 1);
-    cancel.cancel();
-    server.await.unwrap().unwrap();
+    server.stop().await;
 }
 
 #[tokio::test]
@@ -86,9 +74,7 @@ async fn a_database_that_comes_with_another_schema_is_left_alone() {
     other.stop();
     let shards = joined(&urls);
     shards.start().await.unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let cancel = CancellationToken::new();
-    let server = tokio::spawn(serve(ServerSettings::default(), listener, shards.clone(), cancel.clone()));
+    let server = Server::start(shards.clone()).await;
     other.restart();
     let deadline = Instant::now() + DEADLINE;
     while lines.of("answers, but is not used").is_empty() {
@@ -107,8 +93,7 @@ async fn a_database_that_comes_with_another_schema_is_left_alone() {
     all_there(&shards).await;
     create_at(&shards, 1).await.unwrap();
     assert_eq!(lines.of("answers, but is not used").len(), 1);
-    cancel.cancel();
-    server.await.unwrap().unwrap();
+    server.stop().await;
 }
 
 #[tokio::test]
