@@ -1,7 +1,8 @@
 //! The log of databases that go away and come back.
 
+use std::cell::RefCell;
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -23,7 +24,25 @@ pub const BACK: &str = "the database answers again";
 #[derive(Clone, Default)]
 pub struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
 
+thread_local! {
+    /// Those who want the lines of this thread.
+    static WANTED: RefCell<Vec<Lines>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The subscriber of the process. It hands each line to those who want the lines of its thread. One subscriber for each test would
+/// not do: the library may take an event for disabled in all threads while another test's subscriber comes or goes.
+struct Hands;
+
 impl Lines {
+    /// Collects the lines of this thread from now on.
+    pub fn collect() -> Lines {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing::subscriber::set_global_default(Hands).unwrap());
+        let lines = Lines::default();
+        WANTED.with_borrow_mut(|wanted| wanted.push(lines.clone()));
+        lines
+    }
+
     /// The lines with a text.
     pub fn of(&self, text: &str) -> Vec<String> {
         let lines = self.0.lock().unwrap();
@@ -36,7 +55,7 @@ impl Lines {
     }
 }
 
-impl Subscriber for Lines {
+impl Subscriber for Hands {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::INFO && metadata.target().starts_with("hostler_jobs")
     }
@@ -52,7 +71,8 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        self.0.lock().unwrap().push((*event.metadata().level(), line.0));
+        let line = (*event.metadata().level(), line.0);
+        WANTED.with_borrow(|wanted| wanted.iter().for_each(|lines| lines.0.lock().unwrap().push(line.clone())));
     }
 
     fn enter(&self, _: &Id) {}
@@ -72,8 +92,7 @@ impl Visit for Line {
 
 #[tokio::test]
 async fn an_outage_is_logged_once_however_many_requests_are_refused() {
-    let lines = Lines::default();
-    let _logged = tracing::subscriber::set_default(lines.clone());
+    let lines = Lines::collect();
     let mut postgres = Postgres::start();
     let store = connect(&postgres.database());
     store.migrate().await.unwrap();
@@ -104,8 +123,7 @@ async fn an_outage_is_logged_once_however_many_requests_are_refused() {
 
 #[tokio::test]
 async fn requests_that_wait_for_the_home_of_a_key_log_nothing_more() {
-    let lines = Lines::default();
-    let _logged = tracing::subscriber::set_default(lines.clone());
+    let lines = Lines::collect();
     let other = Postgres::start();
     let shards = joined(&[Postgres::shared().database(), other.database()]);
     shards.migrate().await.unwrap();

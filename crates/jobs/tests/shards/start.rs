@@ -60,8 +60,7 @@ async fn a_service_starts_without_one_of_its_databases_and_takes_it_up_later() {
 
 #[tokio::test]
 async fn a_database_that_comes_with_another_schema_is_left_alone() {
-    let lines = Lines::default();
-    let _logged = tracing::subscriber::set_default(lines.clone());
+    let lines = Lines::collect();
     let mut other = Postgres::start();
     let urls = [Postgres::shared().database(), other.database()];
     let first = joined(&urls);
