@@ -2,7 +2,7 @@
 
 use super::{Fault, fault};
 
-/// What is replaced for a failed extension to pass for a success, and the replacement.
+/// The text to replace for a failed extension to pass for a success, and its replacement.
 const FAILED_EXTENSION: (&str, &str) = (
     "| None => now + entry.duration / RETRY_FRACTION,",
     "| None => {
@@ -11,7 +11,7 @@ const FAILED_EXTENSION: (&str, &str) = (
          }",
 );
 
-/// What is replaced for a handler to run on without a lease, and the replacement.
+/// The text to replace for a handler to run on without a lease, and its replacement.
 const LOST_LEASE: (&str, &str) = (
     "self.go(State::Stopping(Cause::LeaseLost), Action::Stop),\n            (State::Running, Event::DrainDeadline)",
     "self.go(State::Stopping(Cause::LeaseLost), Action::Nothing),\n            (State::Running, Event::DrainDeadline)",
