@@ -36,6 +36,8 @@ impl Applet {
             processing_timeout: at.need("processing_timeout")?,
             limits: Limits {
                 memory: at.maybe::<Bytes>("limits.memory")?.map(|bytes| bytes.0),
+                // Applets have no grants, and so no sockets.
+                connections: 0,
                 output: at.need::<Bytes>("limits.output")?.0,
             },
         })

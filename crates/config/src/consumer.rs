@@ -13,6 +13,7 @@ use super::settings::{Mismatch, Section, Settings};
 use super::units::Share;
 use hostler_types::Rate;
 use hostler_types::channel::{Channel, Filter};
+use hostler_types::endpoint::Endpoint;
 
 /// Settings of one consumer, `[consumers.NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,9 +131,11 @@ pub struct Breaker {
 pub struct Allow {
     /// Origins to which the guest may send HTTP requests: `http(s)://host[:port]` in lower case, without a default port.
     pub http: Vec<String>,
-    /// Private networks that the guest may reach under the host names in `http`. All other host names in `http` must
+    /// Private networks that the guest may reach under the host names in `http` and `tcp`. All other host names must
     /// resolve to public addresses.
     pub networks: Vec<IpNet>,
+    /// TCP servers that the guest may connect to.
+    pub tcp: Vec<Endpoint>,
     /// Environment variables of the guest. The values may be secrets, so `Debug` omits them.
     pub env: BTreeMap<String, String>,
     /// Folders to which the guest has access. Each folder must have a different guest path.
@@ -145,10 +148,10 @@ pub struct Allow {
 
 impl fmt::Debug for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { http, networks, env, dirs, send, subjects } = self;
+        let Self { http, networks, tcp, env, dirs, send, subjects } = self;
         let env: Vec<_> = env.keys().collect();
         let mut allow = f.debug_struct("Allow");
-        allow.field("http", http).field("networks", networks).field("env", &env);
+        allow.field("http", http).field("networks", networks).field("tcp", tcp).field("env", &env);
         allow.field("dirs", dirs).field("send", send).field("subjects", subjects).finish()
     }
 }
@@ -159,6 +162,8 @@ pub struct Limits {
     /// Maximum size in bytes of one sandbox's linear memory: 1 MiB to 4 GiB (limit of 32-bit WASM). `None`: depends on the
     /// host's memory.
     pub memory: Option<u64>,
+    /// Maximum number of TCP sockets that one sandbox has open: 1 to 256; 0 for applets.
+    pub connections: u32,
     /// Maximum number of bytes of stdout and stderr to store per message: at most 16 MiB.
     pub output: u64,
 }
@@ -228,6 +233,7 @@ impl Consumer {
             allow: Allow {
                 http: at.need::<Vec<Origin>>("allow.http")?.into_iter().map(|origin| origin.0).collect(),
                 networks: at.need::<Vec<Network>>("allow.networks")?.into_iter().map(|network| network.0).collect(),
+                tcp: at.need("allow.tcp")?,
                 env: at.texts("allow.env"),
                 dirs: at.need::<Dirs>("allow.dirs")?.0,
                 send: at.need("allow.send")?,
@@ -235,6 +241,7 @@ impl Consumer {
             },
             limits: Limits {
                 memory: at.maybe::<Bytes>("limits.memory")?.map(|bytes| bytes.0),
+                connections: at.need("limits.connections")?,
                 output: at.need::<Bytes>("limits.output")?.0,
             },
             tags: Tags {

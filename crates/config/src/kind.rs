@@ -14,6 +14,7 @@ use super::read::{Bytes, Read, quoted, shown, text};
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
+use hostler_types::endpoint::Endpoint;
 
 /// Kind of the values that a key accepts. Limits are inclusive.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +74,8 @@ pub(super) enum Kind {
     Paths,
     Origins,
     Networks,
+    /// Addresses of TCP servers: host and port.
+    Endpoints,
     Dirs,
 }
 
@@ -114,6 +117,7 @@ impl Kind {
             Self::Paths => Vec::<PathBuf>::read(value).map(drop),
             Self::Origins => Vec::<Origin>::read(value).map(drop),
             Self::Networks => Vec::<Network>::read(value).map(drop),
+            Self::Endpoints => Vec::<Endpoint>::read(value).map(drop),
             Self::Dirs => Dirs::read(value).map(drop),
         }
     }
@@ -123,7 +127,13 @@ impl Kind {
     pub(super) fn value(self, raw: &str) -> Value {
         match self {
             Self::Bool | Self::Integer { .. } | Self::Share | Self::Dirs => parsed(raw),
-            Self::Channels | Self::Subjects | Self::Texts | Self::Paths | Self::Origins | Self::Networks => list(raw),
+            Self::Channels
+            | Self::Subjects
+            | Self::Texts
+            | Self::Paths
+            | Self::Origins
+            | Self::Networks
+            | Self::Endpoints => list(raw),
             _ => Value::from(raw),
         }
     }
@@ -183,6 +193,7 @@ impl Kind {
             Self::Paths => "a list of paths such as `[\"src\"]`".to_owned(),
             Self::Origins => "a list of origins such as `[\"https://api.example.com\"]`".to_owned(),
             Self::Networks => "a list of networks such as `[\"10.0.0.0/16\"]`".to_owned(),
+            Self::Endpoints => "a list of servers such as `[\"db.internal:5432\", \"10.0.3.7:6379\"]`".to_owned(),
             Self::Dirs => {
                 "a list of tables such as `[{ host = \"/data\", guest = \"/data\", mode = \"ro\" }]`, mode `ro` or `rw`"
                     .to_owned()

@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(mails.on_processing_timeout, OnProcessingTimeout::DeadLetter);
         assert_eq!((mails.retry.requeues, mails.retry.delays), (1, 1));
         assert_eq!((&mails.filter, &mails.allow), (&Filter::All, &Allow::default()));
-        assert_eq!(mails.limits, Limits { memory: None, output: 64 << 10 });
+        assert_eq!(mails.limits, Limits { memory: None, connections: 8, output: 64 << 10 });
         assert_eq!(config.host.shutdown_grace, Duration::from_secs(25));
         assert_eq!(config.queue.driver, Driver::Embedded);
         assert_eq!(config.queue.embedded.path.file_name(), Some("hostler.db".as_ref()));

@@ -94,12 +94,21 @@ fn form(kind: Kind) -> Value {
         Kind::Integer { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Share => json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1 }),
         Kind::Choice(words) => json!({ "type": "string", "enum": words }),
-        Kind::Channels | Kind::Subjects | Kind::Texts | Kind::Paths | Kind::Origins | Kind::Networks => {
+        Kind::Channels
+        | Kind::Subjects
+        | Kind::Texts
+        | Kind::Paths
+        | Kind::Origins
+        | Kind::Networks
+        | Kind::Endpoints => {
             let item = match kind {
                 Kind::Channels => form(Kind::Channel),
                 Kind::Subjects => form(Kind::Subject),
                 Kind::Texts | Kind::Paths => json!({ "type": "string", "minLength": 1 }),
                 Kind::Origins => json!({ "type": "string", "pattern": "^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+$" }),
+                Kind::Endpoints => {
+                    json!({ "type": "string", "pattern": r"^[^\s:/@]+:[0-9]+$|^\[[0-9a-fA-F:.]+\]:[0-9]+$" })
+                }
                 _ => json!({ "type": "string" }),
             };
             json!({ "type": "array", "items": item })

@@ -204,7 +204,15 @@ pub(super) const KEYS: &[Key] = &[
         "consumers.*.allow.networks",
         Kind::Networks,
         DefaultValue::Value("[]"),
-        "Private networks to which the names in `allow.http` may resolve. Without it, they must resolve to public addresses.",
+        "Private networks to which the names in `allow.http` and `allow.tcp` may resolve. Without it, they must resolve to public \
+         addresses.",
+    ),
+    key(
+        "consumers.*.allow.tcp",
+        Kind::Endpoints,
+        DefaultValue::Value("[]"),
+        "TCP servers that the guest may connect to: host and port. A name's grant is a grant for the addresses that it \
+         resolves to.",
     ),
     key(
         "consumers.*.allow.env.*",
@@ -226,6 +234,12 @@ pub(super) const KEYS: &[Key] = &[
         Kind::Size { min: 1 << 20, max: 4 << 30 },
         DefaultValue::Derived("`128MiB`, or less if the container's memory is small"),
         "Linear memory of one sandbox.",
+    ),
+    key(
+        "consumers.*.limits.connections",
+        Kind::Integer { min: 1, max: 256 },
+        DefaultValue::Value("8"),
+        "TCP sockets that one sandbox may have open at once, with `allow.tcp`.",
     ),
     key(
         "consumers.*.limits.output",
