@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 source tests/static.sh
 
 # Handlers and guests are packages of their own, built by the tests that run them; build scripts are listed elsewhere.
-foreign='^(tests/(guests|languages|hostile/guest|porting)|benches/side-by-side/handlers)/|(^|/)build\.rs$'
+foreign='^(tests/(guests|languages|hostile/guest|tcp/guest|porting)|benches/side-by-side/handlers)/|(^|/)build\.rs$'
 # .ci/run touches all sources before it builds: older lists are of another tree.
 compiled=$(find "$release/deps" "$release/examples" -name '*.d' -newer build.rs -exec cat {} + |
   grep -oE "[^ :]+\.rs" | sed -E "s#^$PWD/##; s#[^/]+/\.\./##g" | sort -u)

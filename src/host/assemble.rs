@@ -147,6 +147,8 @@ pub(super) fn definition(
             dirs: dirs.collect(),
             http: consumer.allow.http.clone(),
             networks: consumer.allow.networks.clone(),
+            tcp: consumer.allow.tcp.clone(),
+            connections: consumer.limits.connections,
             send: consumer.allow.send.clone(),
             subjects: consumer.allow.subjects.clone(),
             terms: Terms::default(),
@@ -188,9 +190,15 @@ pub(super) fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> De
         output: consumer.limits.output,
         hooks_apart: consumer.hooks.is_some(),
         http: !consumer.allow.http.is_empty(),
+        connections: connections(consumer),
         observes_states: loaded.is_some_and(Loaded::observes_states),
         code: loaded.map_or(0, Loaded::code_size),
     }
+}
+
+/// Returns the maximum number of TCP connections of one of the consumer's sandboxes. 0 if no server is granted.
+fn connections(consumer: &config::Consumer) -> u64 {
+    if consumer.allow.tcp.is_empty() { 0 } else { consumer.limits.connections.into() }
 }
 
 /// Returns the size of the sandbox pool. The pool is large enough for every memory plan that [`plan`] can return.
@@ -214,6 +222,7 @@ pub fn file_plan(config: &Config) -> exit::Result<FilePlan> {
         sandboxes: sandboxes(consumer).into(),
         folders: consumer.allow.dirs.len() as u64,
         origins: consumer.allow.http.len() as u64,
+        connections: connections(consumer),
     });
     let plan = FilePlan::measure(&handles.collect::<Vec<_>>(), sets(&config.consumers));
     plan.map_err(|few| Failure::new(Exit::BadConfig, few))

@@ -15,6 +15,7 @@ use hostler_handler::Stream;
 use hostler_queue::request::Terms;
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
+use hostler_types::endpoint::Endpoint;
 
 /// Maximum number of random bytes that a guest may request at once. A guest cannot be stopped while the host generates
 /// the bytes. Generating the maximum number takes less than 10 ms, the interval at which running guests are
@@ -30,9 +31,13 @@ pub struct Grants {
     pub dirs: Vec<Dir>,
     /// Origins that guests may send HTTP requests to, in the form that browsers use (`https://host:port`).
     pub http: Vec<String>,
-    /// Networks that guests may reach although they are not public. A guest may connect to a granted origin if the
-    /// origin's name resolves to a public address or to an address in one of these networks.
+    /// Networks that guests may reach although they are not public. A guest may connect to a granted origin or server if
+    /// its name resolves to a public address or to an address in one of these networks.
     pub networks: Vec<IpNet>,
+    /// TCP servers that guests may connect to.
+    pub tcp: Vec<Endpoint>,
+    /// Maximum number of TCP sockets in each sandbox, with `tcp`.
+    pub connections: u32,
     /// Channels that guests may send to.
     pub send: Vec<Channel>,
     /// Subjects that guests may send to, with wildcards. A channel in `send` goes before them.
@@ -72,7 +77,12 @@ impl fmt::Debug for Grants {
         let env: Vec<_> = self.env.keys().collect();
         let mut grants = f.debug_struct("Grants");
         grants.field("env", &env).field("dirs", &self.dirs).field("http", &self.http);
-        grants.field("networks", &self.networks).field("send", &self.send).field("subjects", &self.subjects).finish()
+        grants
+            .field("networks", &self.networks)
+            .field("tcp", &self.tcp)
+            .field("send", &self.send)
+            .field("subjects", &self.subjects)
+            .finish()
     }
 }
 

@@ -129,7 +129,8 @@ impl Handler for RunHandler {
                 None => return call.output.explain(live.trapped(&error), mark),
             },
         };
-        live.judge(outcome(code, call, mark, definition))
+        let outcome = live.judge(outcome(code, call, mark, definition));
+        live.settled(outcome).await
     }
 }
 

@@ -52,7 +52,10 @@ impl<C: Contract> ComponentHandler<C> {
             return (live.judge(outcome), false);
         }
         match self.contract.handle(live, call).await {
-            Ok(outcome) => (live.judge(outcome), true),
+            Ok(outcome) => {
+                let outcome = live.judge(outcome);
+                (live.settled(outcome).await, true)
+            }
             // Searches all output of the call for the reason, including the output of a separate hook.
             Err(error) => (call.output.explain(live.trapped(&error), Mark::default()), false),
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use wasmtime::component::{ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lift, Lower};
+use wasmtime_wasi::{WasiCtx, WasiCtxBuilder};
 
 use super::Definition;
 use super::capabilities::Stdin;
@@ -18,6 +19,7 @@ use super::output::Sink;
 use super::sandbox::{self, ComponentStore, ComponentWasi, LazyWasi, Sandbox};
 use super::scope::Scope;
 use super::source::Source;
+use super::tcp::{Check, Connections, Tcp};
 use hostler_handler::{Bounds, Call, Outcome, Output};
 
 /// A linked component that can be instantiated repeatedly.
@@ -27,6 +29,8 @@ pub(super) struct Guest {
     definition: Arc<Definition>,
     limits: Limits,
     web: Arc<Web>,
+    /// The servers to which the guest may connect. `None`: there are none.
+    tcp: Option<Arc<Tcp>>,
 }
 
 /// An instance of a component in its sandbox.
@@ -54,8 +58,9 @@ impl Guest {
         let web =
             Web::new(&grants.http, &grants.networks).map_err(|error| LoadError::web(&definition.source, &error))?;
         let web = web.traced(grants.producer.as_ref().and_then(|producer| producer.traces().cloned()));
+        let tcp = Tcp::new(&grants.tcp, &grants.networks, grants.connections);
         let limits = Limits::component(memory).of(engine.files(), definition);
-        Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition), limits, web: Arc::new(web) })
+        Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition), limits, web: Arc::new(web), tcp })
     }
 
     /// Returns the linked component.
@@ -93,7 +98,9 @@ impl Guest {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let _running = self.engine.running();
         let (sink, scope) = (Sink::new(output), Arc::new(scope));
-        let wasi = ComponentWasi::new(self.wasi(stdin, &sink)?, &self.limits, &self.web, &scope);
+        let connections = self.tcp.as_ref().map(Connections::new);
+        let wasi = self.wasi(stdin, &sink, connections.as_ref().map(Connections::check))?;
+        let wasi = ComponentWasi::new(wasi, &self.limits, &self.web, &scope, connections);
         let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
         match self.pre.instantiate_async(&mut store).await {
             Ok(instance) => {
@@ -109,16 +116,27 @@ impl Guest {
     /// Returns the WASI context for a sandbox. Without granted folders and without input from the message, the context
     /// is created only when it is first used. Otherwise, it is created at once. Then a missing folder fails the message
     /// before the guest starts, and the sandbox need not store the input, which is only borrowed.
-    fn wasi(&self, stdin: Stdin<'_>, sink: &Sink) -> Result<LazyWasi, Outcome> {
+    fn wasi(&self, stdin: Stdin<'_>, sink: &Sink, check: Option<Check>) -> Result<LazyWasi, Outcome> {
         if self.definition.grants.dirs.is_empty() && stdin.env.is_empty() && stdin.body.is_empty() {
             let (definition, sink, limits) = (Arc::clone(&self.definition), sink.clone(), self.limits.clone());
-            let make = move || definition.grants.wasi_without_folders(Stdin::default(), &sink, &limits).build();
+            let make = move || {
+                let wasi = definition.grants.wasi_without_folders(Stdin::default(), &sink, &limits);
+                built(wasi, check)
+            };
             return Ok(LazyWasi::new(Box::new(make)));
         }
         let wasi = self.definition.grants.wasi(stdin, sink, &self.limits);
-        let wasi = wasi.map_err(|error| no_folder(&error))?.build();
+        let wasi = built(wasi.map_err(|error| no_folder(&error))?, check);
         Ok(LazyWasi::new(Box::new(move || wasi)))
     }
+}
+
+/// Builds a WASI context. `check`: decides to which addresses the guest may connect; `None`: the guest has no sockets.
+fn built(mut wasi: WasiCtxBuilder, check: Option<Check>) -> WasiCtx {
+    if let Some(check) = check {
+        wasi.allow_tcp(true).socket_addr_check(check);
+    }
+    wasi.build()
 }
 
 /// Returns the outcome of a call whose sandbox needs a granted folder that cannot be opened.
@@ -156,6 +174,19 @@ impl Live {
     /// retry becomes [`Outcome::HostLimit`].
     pub(super) fn judge(&mut self, outcome: Outcome) -> Outcome {
         self.store.data_mut().judge(outcome)
+    }
+
+    /// Waits, after a call that processed its message, until the kernel has all that the guest wrote to its TCP connections,
+    /// and returns the final outcome. If a part was lost, the message has failed. The caller limits the wait.
+    pub(super) async fn settled(&mut self, outcome: Outcome) -> Outcome {
+        if !matches!(outcome, Outcome::Ack | Outcome::Reply(_)) {
+            return outcome;
+        }
+        let Some(connections) = &mut self.store.data_mut().wasi.connections else { return outcome };
+        if connections.settle().await {
+            return outcome;
+        }
+        Outcome::Failed("a TCP connection broke before all that the handler had written to it was sent".into())
     }
 
     /// Returns the data of the instance's sandbox.

@@ -35,11 +35,13 @@
 //! | `capabilities` | grants → a WASI context |
 //! | `imports`, `jobs` | imports of components beyond WASI |
 //! | `stubs` | imports that the host does not implement |
-//! | `http/` | outgoing HTTP |
+//! | `http/`, `tcp/` | outgoing HTTP; outgoing TCP connections |
+//! | `address` | the IP addresses to which a granted name may resolve |
 //! | `preview1` | the original WASI preview 1 functions, which overriding functions call |
 //! | `denial`, `denied/` | log lines for denied operations |
 //! | `output` | standard output and error |
 
+mod address;
 mod artifact;
 mod build;
 mod bulk;
@@ -85,6 +87,7 @@ mod scope;
 mod signature;
 mod source;
 mod stubs;
+mod tcp;
 #[cfg(feature = "messaging")]
 mod wasmcloud;
 
@@ -99,6 +102,7 @@ pub use http::{FOOTPRINT as HTTP_FOOTPRINT, MAX_IDLE_PER_ORIGIN, MAX_OPEN};
 pub use limits::footprint;
 pub use load_error::LoadError;
 pub use source::{Fetched, Source};
+pub use tcp::CONNECTION_FOOTPRINT;
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::guest::Guest;
 use super::load_error::LoadError;
 use super::sandbox::{ComponentWasi, Sandbox};
-use super::{Definition, denied, http, imports, jobs, listing, lists, stubs};
+use super::{Definition, denied, http, imports, jobs, listing, lists, stubs, tcp};
 #[cfg(feature = "messaging")]
 use super::{messaging, wasmcloud};
 
@@ -38,10 +38,13 @@ fn misfit(definition: &Definition, error: &wasmtime::Error) -> LoadError {
     LoadError::link(&definition.source, error, contract.map(|(_, interface)| interface.wit))
 }
 
-/// Adds WASI 0.2 with outgoing HTTP, `context`, `producer`, `jobs`, and the packages of the other contracts.
+/// Adds WASI 0.2 with outgoing HTTP and, if any server is granted, outgoing TCP, `context`, `producer`, `jobs`, and the packages of the other contracts.
 fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     denied::add(linker, !grants.dirs.is_empty())?;
+    if !grants.tcp.is_empty() {
+        tcp::add(linker)?;
+    }
     listing::add(linker)?;
     lists::add(linker)?;
     http::add(linker)?;

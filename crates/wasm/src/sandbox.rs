@@ -13,6 +13,7 @@ use super::host_limit;
 use super::http::{Hooks, Uploads, Web};
 use super::limits::{GUEST_HANDLES, HELD_PER_HANDLE, Limits};
 use super::scope::Scope;
+use super::tcp::Connections;
 use hostler_handler::Outcome;
 use hostler_types::message::Message;
 
@@ -46,15 +47,28 @@ pub(super) struct ComponentWasi {
     table: ResourceTable,
     http: WasiHttpCtx,
     http_hooks: Hooks,
+    /// The guest's TCP connections. `None`: no server is granted.
+    pub(super) connections: Option<Connections>,
 }
 
 impl ComponentWasi {
-    pub(super) fn new(ctx: LazyWasi, limits: &Limits, web: &Arc<Web>, scope: &Arc<Scope>) -> Self {
+    pub(super) fn new(
+        ctx: LazyWasi,
+        limits: &Limits,
+        web: &Arc<Web>,
+        scope: &Arc<Scope>,
+        connections: Option<Connections>,
+    ) -> Self {
         let mut table = ResourceTable::new();
         table.set_max_capacity(limits.handles);
         let mut http = WasiHttpCtx::new();
         http.set_field_size_limit(HELD_PER_HANDLE / 2);
-        Self { ctx, table, http, http_hooks: Hooks::new(web, Arc::clone(scope)) }
+        Self { ctx, table, http, http_hooks: Hooks::new(web, Arc::clone(scope)), connections }
+    }
+
+    /// Returns the table of the guest's resources, and the guest's TCP connections.
+    pub(super) fn connections(&mut self) -> (&mut ResourceTable, Option<&mut Connections>) {
+        (&mut self.table, self.connections.as_mut())
     }
 
     /// Returns the table of the guest's resources, and the bodies of the guest's HTTP requests.
@@ -172,7 +186,7 @@ mod tests {
     fn the_next_message_of_an_instance_answers_nothing_of_the_last() {
         let (web, limits) = (Arc::new(Web::new(&[], &[]).unwrap()), Limits::component(1 << 20));
         let wasi = LazyWasi::new(Box::new(|| WasiCtxBuilder::new().build()));
-        let wasi = ComponentWasi::new(wasi, &limits, &web, &scope());
+        let wasi = ComponentWasi::new(wasi, &limits, &web, &scope(), None);
         let answering = Some(Answering { message: Arc::new(Message::new("a", "")), from: "work".into(), replies: 1 });
         let mut sandbox = Sandbox { wasi, limits, scope: scope(), answering };
         sandbox.enter(scope());

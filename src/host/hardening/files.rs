@@ -115,7 +115,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
     });
     let guests = |consumer: &Consumer| {
         let mut rules: Vec<_> = granted(consumer).chain(reading(RANDOM)).collect();
-        if !consumer.allow.http.is_empty() {
+        if !consumer.allow.http.is_empty() || !consumer.allow.tcp.is_empty() {
             rules.extend(network(environment));
         }
         rules
@@ -311,10 +311,11 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_may_send_requests_can_look_names_up() {
-        let http = "allow.http = ['https://example.com']";
-        let guests = decide(&config("embedded", http), &variable, &Profile::default()).guests;
-        assert!(paths(&guests[0], false).contains(&"/etc/resolv.conf".to_owned()));
+    fn a_guest_that_may_send_requests_or_connect_can_look_names_up() {
+        for grant in ["allow.http = ['https://example.com']", "allow.tcp = ['db.internal:5432']"] {
+            let guests = decide(&config("embedded", grant), &variable, &Profile::default()).guests;
+            assert!(paths(&guests[0], false).contains(&"/etc/resolv.conf".to_owned()), "{grant}");
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ const ENOUGH: u64 = 1 << 20;
 /// Raises the limit on open files as far as the process itself may raise it.
 ///
 /// Most systems set a low limit (1024) for programs that call select(2), because select(2) cannot handle higher descriptors.
-/// hostler does not call select(2). Guests with folders and HTTP requests share the limit. Under a low limit, a guest that opens
+/// hostler does not call select(2). Guests with folders, HTTP requests and TCP connections share the limit. Under a low limit, a guest that opens
 /// many files could make the messages of other guests fail.
 pub(super) fn raise_descriptors() {
     let now = getrlimit(Resource::Nofile);
@@ -62,6 +62,8 @@ pub struct Handles {
     pub folders: u64,
     /// Number of HTTP origins to which the guests may send requests.
     pub origins: u64,
+    /// Maximum number of TCP connections of each sandbox. 0 if the guests may connect to no server.
+    pub connections: u64,
 }
 
 /// Plan that limits the number of open files per sandbox. If no sandbox exceeds its limit, enough descriptors remain
@@ -114,7 +116,8 @@ impl Handles {
         let requests = if self.origins > 0 { MAX_OPEN } else { 0 };
         let files = if self.folders > 0 { files } else { 0 };
         let idle = self.origins.saturating_mul(MAX_IDLE_PER_ORIGIN as u64);
-        self.sandboxes.saturating_mul(self.folders.saturating_add(requests + files)).saturating_add(idle)
+        let each = requests.saturating_add(files).saturating_add(self.connections);
+        self.sandboxes.saturating_mul(self.folders.saturating_add(each)).saturating_add(idle)
     }
 }
 
@@ -128,6 +131,8 @@ pub struct TooFewFiles {
     guests: u64,
     /// Set if guests of any consumer may send HTTP requests.
     http: bool,
+    /// Set if guests of any consumer may connect to servers.
+    tcp: bool,
 }
 
 impl TooFewFiles {
@@ -135,15 +140,18 @@ impl TooFewFiles {
         let host = LEAST_RESERVE + RESERVE_PER_CONSUMER * consumers.len() as u64 + RESERVE_PER_SET * sets as u64;
         let guests = consumers.iter().map(|consumer| consumer.taken(LEAST as u64)).fold(0, u64::saturating_add);
         let http = consumers.iter().any(|consumer| consumer.origins > 0);
-        (limit < host.saturating_add(guests)).then_some(Self { limit, host, guests, http })
+        let tcp = consumers.iter().any(|consumer| consumer.connections > 0);
+        (limit < host.saturating_add(guests)).then_some(Self { limit, host, guests, http, tcp })
     }
 }
 
 impl fmt::Display for TooFewFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, host, guests, http } = self;
-        let each =
-            if *http { format!(" ({MAX_OPEN} requests at once for each with allow.http)") } else { String::new() };
+        let Self { limit, host, guests, http, tcp } = self;
+        let http = http.then(|| format!("{MAX_OPEN} requests at once for each with allow.http"));
+        let tcp = tcp.then(|| "limits.connections for each with allow.tcp".to_owned());
+        let each: Vec<_> = http.into_iter().chain(tcp).collect();
+        let each = if each.is_empty() { String::new() } else { format!(" ({})", each.join(", ")) };
         let needed = host.saturating_add(*guests);
         write!(
             f,
@@ -161,7 +169,7 @@ mod tests {
 
     #[test]
     fn files_are_shared_out_so_that_the_host_keeps_its_reserve() {
-        let folders = |sandboxes| Handles { sandboxes, folders: 1, origins: 0 };
+        let folders = |sandboxes| Handles { sandboxes, folders: 1, origins: 0, connections: 0 };
         let plain = |sandboxes| Handles { folders: 0, ..folders(sandboxes) };
         let files = |limit, consumers: &[Handles]| FilePlan::of(limit, consumers).files;
         assert_eq!(files(1024, &[plain(20), folders(7)]), 122);
@@ -186,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_guests_could_use_up_is_refused() {
-        let folders = |sandboxes| Handles { sandboxes, folders: 1, origins: 0 };
+        let folders = |sandboxes| Handles { sandboxes, folders: 1, origins: 0, connections: 0 };
         let refused = |limit, consumers: &[Handles]| TooFewFiles::of(limit, consumers, 1).map(|few| few.to_string());
         for limit in (40..=200).step_by(10) {
             for sandboxes in [1, 4, 8, 20] {
@@ -200,8 +208,11 @@ mod tests {
         assert!(text.contains("may have 90 files open, and needs 160: 60 for hostler itself, and 100 for"), "{text}");
         assert!(text.ends_with("or lower concurrency"), "{text}");
         assert!(!refused(59, &[folders(1)]).unwrap().contains("concurrency"));
-        let http = Handles { sandboxes: 1, folders: 0, origins: 1 };
+        let http = Handles { sandboxes: 1, folders: 0, origins: 1, connections: 0 };
         assert!(refused(60 + MAX_OPEN, &[http]).is_some());
+        let tcp = Handles { sandboxes: 10, folders: 0, origins: 0, connections: 8 };
+        assert!(refused(60 + 80, &[tcp]).is_none());
+        assert!(refused(60 + 79, &[tcp]).unwrap().contains("(limits.connections for each with allow.tcp)"));
     }
 
     #[test]

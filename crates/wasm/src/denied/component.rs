@@ -20,6 +20,10 @@ use hostler_handler::Limit;
 const TYPES: &str = "wasi:filesystem/types@0.2.12";
 const PREOPENS: &str = "wasi:filesystem/preopens@0.2.12";
 
+/// The fixes for a handler that wants sockets.
+const TCP_CURE: &str = "add the server to the consumer's allow.tcp; for HTTP, see allow.http";
+const UDP_CURE: &str = "handlers have no UDP";
+
 /// The functions that accept a path.
 const ASKED: [&str; 10] = [
     "[method]descriptor.open-at",
@@ -44,11 +48,11 @@ pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, has_folders: bool
     type Family = (IpAddressFamily,);
     let (denied, failed) = (NetworkError::AccessDenied, NetworkError::PermanentResolverFailure);
     let (tcp, udp) = ("wasi:sockets/tcp-create-socket@0.2.12", "wasi:sockets/udp-create-socket@0.2.12");
-    deny::<Family, Resource<TcpSocket>>(linker, tcp, "create-tcp-socket", "a TCP socket", denied)?;
-    deny::<Family, Resource<UdpSocket>>(linker, udp, "create-udp-socket", "a UDP socket", denied)?;
+    deny::<Family, Resource<TcpSocket>>(linker, tcp, "create-tcp-socket", "a TCP socket", TCP_CURE, denied)?;
+    deny::<Family, Resource<UdpSocket>>(linker, udp, "create-udp-socket", "a UDP socket", UDP_CURE, denied)?;
     let (names, resolve) = ("wasi:sockets/ip-name-lookup@0.2.12", "resolve-addresses");
     type Name = (Resource<Network>, String);
-    deny::<Name, Resource<ResolveAddressStream>>(linker, names, resolve, "a name look-up", failed)
+    deny::<Name, Resource<ResolveAddressStream>>(linker, names, resolve, "a name look-up", TCP_CURE, failed)
 }
 
 /// Overrides a WASI function that creates a socket or resolves a name: `function` in `interface`. The override logs
@@ -58,6 +62,7 @@ fn deny<P, T>(
     interface: &str,
     function: &str,
     what: &'static str,
+    cure: &'static str,
     error: NetworkError,
 ) -> wasmtime::Result<()>
 where
@@ -66,7 +71,6 @@ where
 {
     before(linker, interface, &[function], |instance| {
         instance.func_wrap(function, move |host: Host<'_>, _: P| {
-            let cure = "handlers have no sockets; for HTTP, see the consumer's allow.http";
             host.data().scope.denials.tell(what, cure);
             Ok((Err::<T, _>(error),))
         })

@@ -17,7 +17,8 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 
 use super::span::RequestSpan;
-use super::{CONNECT, Prohibited, Web, cause, head};
+use super::{CONNECT, Web, cause, head};
+use crate::address::Prohibited;
 use crate::host_limit;
 use crate::scope::Scope;
 use hostler_types::error_chain::with_causes;
@@ -79,8 +80,7 @@ impl Exchange {
     /// address, logs the denial. If a host limit caused the error, records the limit.
     fn fault(&self, error: &reqwest::Error) -> Error {
         if let Some(prohibited) = cause::<Prohibited>(error) {
-            let cure = format!("add \"{}\" to the consumer's allow.networks", prohibited.address);
-            self.scope.denials.tell(&format!("HTTP: {prohibited}"), &cure);
+            self.scope.denials.tell(&format!("HTTP: {prohibited}"), &prohibited.cure());
             return Error::DestinationIpProhibited;
         }
         if let Some(limit) = host_limit::of(error) {

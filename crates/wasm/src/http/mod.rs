@@ -3,7 +3,6 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `address.rs` | the IP addresses to which a name may resolve |
 //! | `exchange.rs` | one request and its response, with their limits |
 //! | `head.rs` | header fields of responses, limited in size |
 //! | `imports.rs` | `wasi:http` in the linker |
@@ -14,7 +13,6 @@
 //! another request, which the host checks like any other. A connection uses the IP address that was checked, so a
 //! change of the DNS record after the check has no effect.
 
-mod address;
 mod exchange;
 mod head;
 mod imports;
@@ -27,7 +25,6 @@ pub(super) use upload::Uploads;
 
 use std::collections::BTreeSet;
 use std::error::Error as StdError;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +34,7 @@ use reqwest::{Client, Url, redirect};
 use tokio::sync::Semaphore;
 use wasmtime_wasi_http::{RequestOptions, WasiBody, WasiHttpHooks};
 
+use super::address::reachable;
 use super::scope::Scope;
 use exchange::{Answer, Exchange};
 use hostler_telemetry::traces::Traces;
@@ -140,25 +138,6 @@ impl Resolve for Guarded {
     }
 }
 
-/// Returns the addresses in `found` that connections to `name` may use. `localhost` may resolve to loopback addresses.
-fn reachable(name: &str, mut found: Vec<SocketAddr>, networks: &[IpNet]) -> Result<Vec<SocketAddr>, Prohibited> {
-    let first = found.first().map(SocketAddr::ip);
-    let meant = |at: &SocketAddr| name.eq_ignore_ascii_case("localhost") && at.ip().is_loopback();
-    found.retain(|at| meant(at) || address::may_be_reached(at.ip(), networks));
-    match (found.is_empty(), first) {
-        (true, Some(address)) => Err(Prohibited { name: name.to_owned(), address }),
-        _ => Ok(found),
-    }
-}
-
-/// The error for a granted name that resolves only to addresses that guests may not reach.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` resolves to {address}, which is not public")]
-struct Prohibited {
-    name: String,
-    address: std::net::IpAddr,
-}
-
 /// Returns the first error of type `T` in an error's chain of causes.
 fn cause<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
     std::iter::successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref::<T>())
@@ -243,21 +222,5 @@ mod tests {
             assert!(!admits(other), "{other}");
         }
         assert!(super::Web::new(&[], &[]).unwrap().admit(&Url::parse("https://x/").unwrap()).is_err());
-    }
-
-    #[test]
-    fn a_name_leads_only_where_it_may() {
-        let at = |address: &str| SocketAddr::new(address.parse().unwrap(), 0);
-        let found = |name: &str, addresses: &[&str], networks: &[&str]| {
-            let networks: Vec<IpNet> = networks.iter().map(|network| network.parse().unwrap()).collect();
-            reachable(name, addresses.iter().map(|address| at(address)).collect(), &networks)
-        };
-        assert_eq!(found("x.example", &["127.0.0.1", "1.1.1.1"], &[]), Ok(vec![at("1.1.1.1")]));
-        let refused = found("x.example", &["169.254.170.2", "::1"], &[]).unwrap_err();
-        assert_eq!(refused.to_string(), "`x.example` resolves to 169.254.170.2, which is not public");
-        assert_eq!(found("x.example", &["10.0.0.7"], &["10.0.0.0/24"]), Ok(vec![at("10.0.0.7")]));
-        assert_eq!(found("localhost", &["127.0.0.1", "10.0.0.1"], &[]), Ok(vec![at("127.0.0.1")]));
-        assert!(found("a.localhost.example", &["127.0.0.1"], &[]).is_err());
-        assert_eq!(found("x.example", &[], &[]), Ok(vec![]));
     }
 }

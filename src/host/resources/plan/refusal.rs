@@ -107,6 +107,7 @@ mod tests {
             output: 64 << 10,
             hooks_apart: false,
             http: false,
+            connections: 0,
             observes_states: false,
             code: 0,
         }

@@ -1,7 +1,7 @@
 //! Checks the IP addresses to which a host name resolves. Only public addresses and addresses in granted networks are
 //! allowed.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::LazyLock;
 
 use ipnet::IpNet;
@@ -32,7 +32,7 @@ fn blocks(text: &'static str) -> impl Iterator<Item = IpNet> {
 const TRANSLATED: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
 
 /// Returns `true` if a connection to the address is allowed, that is, if the address is public or in a granted network.
-pub(super) fn may_be_reached(address: IpAddr, granted: &[IpNet]) -> bool {
+fn may_be_reached(address: IpAddr, granted: &[IpNet]) -> bool {
     let behind = behind(address);
     granted.iter().any(|network| network.contains(&address) || network.contains(&behind)) || is_public(behind)
 }
@@ -50,6 +50,36 @@ fn behind(address: IpAddr) -> IpAddr {
 fn is_public(address: IpAddr) -> bool {
     let within = |blocks: &[IpNet]| blocks.iter().any(|block| block.contains(&address));
     (address.is_ipv4() || within(&GLOBAL)) && !within(&SPECIAL)
+}
+
+/// Returns the addresses in `found` that connections to `name` may use. `localhost` may resolve to loopback addresses.
+pub(super) fn reachable(
+    name: &str,
+    mut found: Vec<SocketAddr>,
+    networks: &[IpNet],
+) -> Result<Vec<SocketAddr>, Prohibited> {
+    let first = found.first().map(SocketAddr::ip);
+    let meant = |at: &SocketAddr| name.eq_ignore_ascii_case("localhost") && at.ip().is_loopback();
+    found.retain(|at| meant(at) || may_be_reached(at.ip(), networks));
+    match (found.is_empty(), first) {
+        (true, Some(address)) => Err(Prohibited { name: name.to_owned(), address }),
+        _ => Ok(found),
+    }
+}
+
+/// The error for a granted name that resolves only to addresses that guests may not reach.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` resolves to {address}, which is not public")]
+pub(super) struct Prohibited {
+    pub(super) name: String,
+    pub(super) address: IpAddr,
+}
+
+impl Prohibited {
+    /// Returns the fix.
+    pub(super) fn cure(&self) -> String {
+        format!("add \"{}\" to the consumer's allow.networks", self.address)
+    }
 }
 
 #[cfg(test)]
@@ -84,5 +114,21 @@ mod tests {
             assert!(may_be_reached(inside.parse().unwrap(), &granted), "{inside}");
         }
         assert!(!may_be_reached("127.0.0.1".parse().unwrap(), &granted));
+    }
+
+    #[test]
+    fn a_name_leads_only_where_it_may() {
+        let at = |address: &str| SocketAddr::new(address.parse().unwrap(), 0);
+        let found = |name: &str, addresses: &[&str], networks: &[&str]| {
+            let networks: Vec<IpNet> = networks.iter().map(|network| network.parse().unwrap()).collect();
+            reachable(name, addresses.iter().map(|address| at(address)).collect(), &networks)
+        };
+        assert_eq!(found("x.example", &["127.0.0.1", "1.1.1.1"], &[]), Ok(vec![at("1.1.1.1")]));
+        let refused = found("x.example", &["169.254.170.2", "::1"], &[]).unwrap_err();
+        assert_eq!(refused.to_string(), "`x.example` resolves to 169.254.170.2, which is not public");
+        assert_eq!(found("x.example", &["10.0.0.7"], &["10.0.0.0/24"]), Ok(vec![at("10.0.0.7")]));
+        assert_eq!(found("localhost", &["127.0.0.1", "10.0.0.1"], &[]), Ok(vec![at("127.0.0.1")]));
+        assert!(found("a.localhost.example", &["127.0.0.1"], &[]).is_err());
+        assert_eq!(found("x.example", &[], &[]), Ok(vec![]));
     }
 }

@@ -1,0 +1,230 @@
+//! TCP connections of a real guest to real servers: what a grant opens, all that stays closed, and output that is not lost.
+//! `tests/tcp/guest` is built by its `build.sh`.
+
+#[path = "../../../tests/support/postgres.rs"]
+mod postgres;
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, LazyLock, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use hostler_handler::{Bounds, Call, Handler, Outcome, Output};
+use hostler_types::message::{AttributeValue, Message};
+use hostler_wasm::{Definition, Engine, Grants, Source, load};
+use postgres::Postgres;
+use tokio::runtime::{Builder, Runtime};
+
+/// Linear memory of a sandbox, in bytes.
+const MEMORY: u64 = 64 << 20;
+
+/// Processing timeout of messages that are to succeed. Compiling is not part of it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes that the guest pours.
+const POURED: usize = 1 << 20;
+
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::on_demand().unwrap());
+
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap());
+
+static GUEST: LazyLock<PathBuf> = LazyLock::new(|| {
+    let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (wasm, folder) =
+        (temporary.join("sockets.wasm"), Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/tcp/guest"));
+    let mut build = Command::new("sh");
+    build.arg(folder.join("build.sh")).arg(&wasm).env("CARGO_TARGET_DIR", temporary.join("guest"));
+    build.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    assert!(build.status().unwrap().success(), "tests/tcp/guest/build.sh failed");
+    wasm
+});
+
+fn grants(tcp: &[&str], networks: &[&str]) -> Grants {
+    Grants {
+        tcp: tcp.iter().map(|server| server.parse().unwrap()).collect(),
+        networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
+        connections: 8,
+        ..Grants::default()
+    }
+}
+
+fn handler(grants: Grants, messages_per_instance: u32) -> Arc<dyn Handler> {
+    let definition = Definition {
+        consumer: "one".into(),
+        source: Source::File(GUEST.clone()),
+        sha256: None,
+        hooks: None,
+        hooks_sha256: None,
+        grants,
+        messages_per_instance,
+        reply_from_stdout: false,
+        metrics: None,
+    };
+    load(&ENGINE, &definition).unwrap().handler(MEMORY).unwrap()
+}
+
+/// Gives a message to a handler. `None`: it was stopped at this processing timeout.
+fn ask(handler: &Arc<dyn Handler>, word: &str, body: &str, within: Duration) -> Option<Outcome> {
+    let mut message = Message::new("1", body.to_owned());
+    message.attributes.insert("do".to_owned(), AttributeValue::Text(word.to_owned()));
+    let call = Call::new(Arc::new(message), "one".into(), 1, Bounds::new(within), Output::new(1024));
+    RUNTIME.block_on(async { tokio::time::timeout(within, handler.handle(&call)).await.ok() })
+}
+
+fn done(grants: Grants, word: &str, body: &str) -> Outcome {
+    ask(&handler(grants, 1), word, body, PATIENCE).unwrap_or_else(|| panic!("{word} {body} was stopped"))
+}
+
+/// Asserts that the guest saw an error.
+fn refused(grants: Grants, word: &str, body: &str) -> String {
+    match done(grants, word, body) {
+        Outcome::Failed(reason) => reason,
+        other => panic!("{word} {body}: {other:?}"),
+    }
+}
+
+/// A server on loopback that does this with its first connection.
+fn serve<T: Send + 'static>(on: impl FnOnce(TcpStream) -> T + Send + 'static) -> (SocketAddr, JoinHandle<T>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (address, thread::spawn(move || on(listener.accept().unwrap().0)))
+}
+
+fn echo(mut stream: TcpStream) {
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    stream.write_all(&said).unwrap();
+}
+
+/// A port on which a server listens, and accepts nothing.
+fn silent() -> (TcpListener, String) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+#[test]
+fn a_guest_talks_to_a_granted_address() {
+    let (address, server) = serve(echo);
+    let address = address.to_string();
+    assert_eq!(done(grants(&[&address], &[]), "echo", &address), Outcome::Reply(b"hello".to_vec()));
+    server.join().unwrap();
+}
+
+#[test]
+fn a_guest_talks_to_a_granted_name() {
+    let (address, server) = serve(echo);
+    let name = format!("localhost:{}", address.port());
+    assert_eq!(done(grants(&[&name], &[]), "echo", &name), Outcome::Reply(b"hello".to_vec()));
+    server.join().unwrap();
+}
+
+#[test]
+fn nothing_else_is_connected_to() {
+    let (listener, address) = silent();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    refused(Grants::default(), "connect", &address);
+    for granted in ["127.0.0.1:1", "127.0.0.2:5432", &format!("127.0.0.2:{port}"), &format!("[::1]:{port}")] {
+        refused(grants(&[granted], &["127.0.0.0/8"]), "connect", &address);
+    }
+    // A name's grant is for the addresses that were answered: here, the guest never asked for the name.
+    refused(grants(&[&format!("localhost:{port}")], &["127.0.0.0/8"]), "connect", &address);
+    // Another port of a granted name.
+    refused(grants(&["localhost:1"], &["127.0.0.0/8"]), "connect", &format!("localhost:{port}"));
+    assert!(listener.accept().is_err(), "nobody connected");
+}
+
+#[test]
+fn only_granted_names_are_looked_up() {
+    let granted = || grants(&["localhost:5432"], &[]);
+    refused(granted(), "resolve", "secret.example.com:80");
+    refused(granted(), "resolve", "localhost.example.com:5432");
+    refused(Grants::default(), "resolve", "localhost:5432");
+    let Outcome::Reply(answer) = done(granted(), "resolve", "LOCALHOST:5432") else { panic!("no reply") };
+    assert!(String::from_utf8(answer).unwrap().contains("127.0.0.1:5432"));
+    assert_eq!(done(granted(), "resolve", "10.0.0.9:1"), Outcome::Reply(b"10.0.0.9:1".to_vec()));
+}
+
+#[test]
+fn a_guest_does_not_listen() {
+    refused(grants(&["127.0.0.1:1"], &[]), "listen", "0.0.0.0:0");
+    refused(grants(&["127.0.0.1:1"], &[]), "listen", "127.0.0.1:0");
+}
+
+#[test]
+fn a_sandbox_has_so_many_sockets_and_no_more() {
+    let (_listener, address) = silent();
+    for connections in [1, 8] {
+        let grants = Grants { connections, ..grants(&[&address], &[]) };
+        let Outcome::Reply(reply) = done(grants, "many", &address) else { panic!("no reply") };
+        let reply = String::from_utf8(reply).unwrap();
+        assert!(reply.starts_with(&format!("{connections} ")), "{reply}");
+    }
+}
+
+#[test]
+fn a_half_open_peer_ends_with_the_processing_timeout() {
+    let (_listener, address) = silent();
+    let handler = handler(grants(&[&address], &[]), 1);
+    assert_eq!(ask(&handler, "read", &address, Duration::from_millis(500)), None);
+}
+
+/// Reads nothing until the guest's call is known to wait, and then all of it. Returns the number of bytes.
+fn read_late(mut stream: TcpStream, go: &mpsc::Receiver<()>) -> usize {
+    go.recv().unwrap();
+    let mut read = 0;
+    // In small parts, so that the host holds the last part while the guest returns.
+    let mut part = [0; 4096];
+    while let Ok(length @ 1..) = stream.read(&mut part) {
+        read += length;
+    }
+    read
+}
+
+#[test]
+fn all_that_a_guest_wrote_is_sent_before_its_message_counts() {
+    for word in ["pour", "pour-and-leave"] {
+        for _ in 0..10 {
+            let (sender, go) = mpsc::channel();
+            let (address, server) = serve(move |stream| read_late(stream, &go));
+            let address = address.to_string();
+            sender.send(()).unwrap();
+            assert_eq!(done(grants(&[&address], &[]), word, &address), Outcome::Ack);
+            assert_eq!(server.join().unwrap(), POURED, "{word}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_never_reads_ends_with_the_processing_timeout() {
+    let (sender, go) = mpsc::channel();
+    let (address, server) = serve(move |stream| read_late(stream, &go));
+    let address = address.to_string();
+    let handler = handler(grants(&[&address], &[]), 1);
+    assert_eq!(ask(&handler, "pour-and-leave", &address, Duration::from_millis(800)), None);
+    sender.send(()).unwrap();
+    assert!(server.join().unwrap() < POURED);
+}
+
+#[test]
+fn an_instance_that_is_used_again_may_connect_again() {
+    let (listener, address) = silent();
+    let handler = handler(grants(&[&address], &[]), 10);
+    for _ in 0..10 {
+        assert_eq!(ask(&handler, "connect", &address, PATIENCE), Some(Outcome::Ack));
+        listener.accept().unwrap();
+    }
+}
+
+#[test]
+fn a_guest_uses_postgresql() {
+    let server = Postgres::start();
+    let address = format!("127.0.0.1:{}", server.port());
+    assert_eq!(done(grants(&[&address], &[]), "postgres", &address), Outcome::Reply(b"42 1000000".to_vec()));
+    assert_eq!(server.psql("postgres", "SELECT number FROM asked"), "6");
+}

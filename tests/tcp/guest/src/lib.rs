@@ -1,0 +1,66 @@
+//! A guest that talks to TCP servers. The attribute `do` says how, the body says with which server.
+
+mod postgres;
+
+use std::fmt::Display;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs as _};
+
+use hostler_guest::{Failure, Message, Outcome, handler};
+
+type Answer = Result<Outcome, Failure>;
+
+#[handler]
+fn handle(message: Message) -> Answer {
+    let server = message.text()?;
+    match message.attribute("do").unwrap_or_default() {
+        "echo" => echo(server),
+        "connect" => TcpStream::connect(server).map(|_| Outcome::Ack).map_err(failed),
+        "resolve" => resolve(server),
+        "many" => Ok(Outcome::reply(many(server))),
+        "read" => TcpStream::connect(server).and_then(|mut stream| stream.read(&mut [0])).map(|_| Outcome::Ack).map_err(failed),
+        "pour" => pour(server).map(drop).map(|()| Outcome::Ack),
+        // As a guest does whose language closes nothing at the end of a call.
+        "pour-and-leave" => pour(server).map(std::mem::forget).map(|()| Outcome::Ack),
+        "listen" => TcpListener::bind(server).map(|_| Outcome::Ack).map_err(failed),
+        "postgres" => postgres::query(server).map(Outcome::reply).map_err(failed),
+        other => Err(Failure::dead_letter(format!("`{other}` is nothing that this guest does"))),
+    }
+}
+
+fn failed(error: impl Display) -> Failure {
+    Failure::error(error.to_string())
+}
+
+fn echo(server: &str) -> Answer {
+    let mut answer = String::new();
+    let mut stream = TcpStream::connect(server).map_err(failed)?;
+    stream.write_all(b"hello").map_err(failed)?;
+    stream.shutdown(Shutdown::Write).map_err(failed)?;
+    stream.read_to_string(&mut answer).map_err(failed)?;
+    Ok(Outcome::reply(answer))
+}
+
+fn resolve(server: &str) -> Answer {
+    let addresses = server.to_socket_addrs().map_err(failed)?;
+    Ok(Outcome::reply(addresses.map(|at| at.to_string()).collect::<Vec<_>>().join(" ")))
+}
+
+/// Connects as often as it can, up to 100 times. Returns the number, and the error that ended it.
+fn many(server: &str) -> String {
+    let mut streams = Vec::new();
+    while streams.len() < 100 {
+        match TcpStream::connect(server) {
+            Ok(stream) => streams.push(stream),
+            Err(error) => return format!("{} {:?}", streams.len(), error.kind()),
+        }
+    }
+    streams.len().to_string()
+}
+
+/// Writes 1 MiB, of which the host may hold a part when this returns.
+fn pour(server: &str) -> Result<TcpStream, Failure> {
+    let mut stream = TcpStream::connect(server).map_err(failed)?;
+    stream.write_all(&[b'x'; 1 << 20]).map_err(failed)?;
+    Ok(stream)
+}
