@@ -8,12 +8,13 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, LazyLock, mpsc};
+use std::sync::{Arc, LazyLock, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use hostler_handler::{Bounds, Call, Handler, Outcome, Output};
 use hostler_types::message::{AttributeValue, Message};
+use hostler_wasm::cache::Cache;
 use hostler_wasm::{Definition, Engine, Grants, Source, load};
 use postgres::Postgres;
 use tokio::runtime::{Builder, Runtime};
@@ -27,7 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that the guest pours.
 const POURED: usize = 1 << 20;
 
-static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::on_demand().unwrap());
+/// Compiles the guest once for all tests.
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
+    let cache = Cache::open(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled"));
+    Engine::on_demand().unwrap().with_cache(cache)
+});
+
+/// The first handler compiles, and the others wait for it.
+static FIRST: Mutex<()> = Mutex::new(());
 
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap());
@@ -64,6 +72,7 @@ fn handler(grants: Grants, messages_per_instance: u32) -> Arc<dyn Handler> {
         reply_from_stdout: false,
         metrics: None,
     };
+    let _first = FIRST.lock();
     load(&ENGINE, &definition).unwrap().handler(MEMORY).unwrap()
 }
 

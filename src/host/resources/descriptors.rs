@@ -35,8 +35,8 @@ const ENOUGH: u64 = 1 << 20;
 /// Raises the limit on open files as far as the process itself may raise it.
 ///
 /// Most systems set a low limit (1024) for programs that call select(2), because select(2) cannot handle higher descriptors.
-/// hostler does not call select(2). Guests with folders, HTTP requests and TCP connections share the limit. Under a low limit, a guest that opens
-/// many files could make the messages of other guests fail.
+/// hostler does not call select(2). Guests with folders, HTTP requests and TCP connections share the limit. Under a low limit, a
+/// guest that opens many files could make the messages of other guests fail.
 pub(super) fn raise_descriptors() {
     let now = getrlimit(Resource::Nofile);
     let Some(raised) = raised(&now) else { return };
