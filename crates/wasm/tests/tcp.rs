@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hostler_handler::{Bounds, Call, Handler, Outcome, Output};
 use hostler_types::message::{AttributeValue, Message};
@@ -183,11 +183,9 @@ fn a_half_open_peer_ends_with_the_processing_timeout() {
     assert_eq!(ask(&handler, "read", &address, Duration::from_millis(500)), None);
 }
 
-/// Reads nothing until the guest's call is known to wait, and then all of it. Returns the number of bytes.
-fn read_late(mut stream: TcpStream, go: &mpsc::Receiver<()>) -> usize {
-    go.recv().unwrap();
+/// Reads until the stream ends. Returns the number of bytes.
+fn read_all(mut stream: TcpStream) -> usize {
     let mut read = 0;
-    // In small parts, so that the host holds the last part while the guest returns.
     let mut part = [0; 4096];
     while let Ok(length @ 1..) = stream.read(&mut part) {
         read += length;
@@ -195,27 +193,69 @@ fn read_late(mut stream: TcpStream, go: &mpsc::Receiver<()>) -> usize {
     read
 }
 
+/// Asks a guest to leave output behind that the host must hold: nobody reads it until `leaving` has ended, which runs once the
+/// guest is about to return. Returns the outcome, or `None` at the processing timeout, and the number of bytes that arrived.
+fn left(within: Duration, leaving: impl FnOnce(&JoinHandle<Option<Outcome>>) -> Then) -> (Option<Outcome>, usize) {
+    let (sender, go) = mpsc::channel();
+    let (address, server) = serve(move |stream| match go.recv().unwrap() {
+        Then::Read => read_all(stream),
+        Then::Hang => 0,
+    });
+    let (told, tells) = serve(drop);
+    let handler = handler(grants(&[&address.to_string(), &told.to_string()], &[]), 1);
+    let call = thread::spawn(move || ask(&handler, "leave", &format!("{address} {told}"), within));
+    tells.join().unwrap();
+    sender.send(leaving(&call)).unwrap();
+    (call.join().unwrap(), server.join().unwrap())
+}
+
+/// What a server does with the output that the host holds.
+enum Then {
+    Read,
+    Hang,
+}
+
 #[test]
 fn all_that_a_guest_wrote_is_sent_before_its_message_counts() {
-    for word in ["pour", "pour-and-leave"] {
-        for _ in 0..10 {
-            let (sender, go) = mpsc::channel();
-            let (address, server) = serve(move |stream| read_late(stream, &go));
-            let address = address.to_string();
-            sender.send(()).unwrap();
-            assert_eq!(done(grants(&[&address], &[]), word, &address), Outcome::Ack);
-            assert_eq!(server.join().unwrap(), POURED, "{word}");
+    let (outcome, read) = left(PATIENCE, |call| {
+        thread::park_timeout(Duration::from_millis(500));
+        assert!(!call.is_finished(), "the message counts although the host holds output");
+        Then::Read
+    });
+    let Some(Outcome::Reply(taken)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(read.to_string(), String::from_utf8(taken).unwrap());
+}
+
+#[test]
+fn output_that_no_one_takes_fails_its_message() {
+    let (outcome, _) = left(PATIENCE, |_| Then::Hang);
+    let Some(Outcome::Failed(reason)) = outcome else { panic!("{outcome:?}") };
+    assert!(reason.contains("connection broke"), "{reason}");
+}
+
+#[test]
+fn output_that_waits_longer_than_the_processing_timeout_does_not_count() {
+    let within = Duration::from_secs(5);
+    let (outcome, _) = left(within, |call| {
+        let begun = Instant::now();
+        while !call.is_finished() && begun.elapsed() < 4 * within {
+            thread::park_timeout(Duration::from_millis(10));
         }
-    }
+        Then::Hang
+    });
+    assert_eq!(outcome, None);
 }
 
 #[test]
 fn a_peer_that_never_reads_ends_with_the_processing_timeout() {
     let (sender, go) = mpsc::channel();
-    let (address, server) = serve(move |stream| read_late(stream, &go));
+    let (address, server) = serve(move |stream| {
+        go.recv().unwrap();
+        read_all(stream)
+    });
     let address = address.to_string();
     let handler = handler(grants(&[&address], &[]), 1);
-    assert_eq!(ask(&handler, "pour-and-leave", &address, Duration::from_millis(800)), None);
+    assert_eq!(ask(&handler, "pour", &address, Duration::from_millis(800)), None);
     sender.send(()).unwrap();
     assert!(server.join().unwrap() < POURED);
 }
