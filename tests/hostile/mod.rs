@@ -79,8 +79,8 @@ fn attempts() -> Vec<Attempt> {
             grants: "allow.send = ['neighbour']",
             ..attempt("attributes", "100000", "failed", "a list of 100000 entries was passed")
         },
-        attempt("tcp", "127.0.0.1:80", "failed", "sockets"),
-        attempt("udp", "now", "failed", "sockets"),
+        attempt("tcp", "127.0.0.1:80", "failed", "allow.tcp"),
+        attempt("udp", "now", "failed", "no UDP"),
         attempt("name", "localhost", "failed", ""),
         attempt("get", "http://169.254.170.2/v2/credentials", "failed", "allow.http"),
         attempt("get", "http://localhost/", "failed", "allow.http"),
