@@ -191,6 +191,7 @@ pub(super) fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> De
         hooks_apart: consumer.hooks.is_some(),
         http: !consumer.allow.http.is_empty(),
         connections: connections(consumer),
+        tls: consumer.allow.tcp.iter().any(|grant| grant.tls.is_some()),
         observes_states: loaded.is_some_and(Loaded::observes_states),
         code: loaded.map_or(0, Loaded::code_size),
     }

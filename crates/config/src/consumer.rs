@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -9,11 +10,12 @@ use ipnet::IpNet;
 use super::choice::{FilterType, OnProcessingTimeout, Reply};
 use super::grants::{DirGrant, Dirs, HandlerRef, Network, Origin};
 use super::read::Bytes;
+use super::servers::Servers;
 use super::settings::{Mismatch, Section, Settings};
 use super::units::Share;
 use hostler_types::Rate;
 use hostler_types::channel::{Channel, Filter};
-use hostler_types::endpoint::Endpoint;
+use hostler_types::tcp_grant::TcpGrant;
 
 /// Settings of one consumer, `[consumers.NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,8 +136,8 @@ pub struct Allow {
     /// Private networks that the guest may reach under the host names in `http` and `tcp`. All other host names must
     /// resolve to public addresses.
     pub networks: Vec<IpNet>,
-    /// TCP servers that the guest may connect to.
-    pub tcp: Vec<Endpoint>,
+    /// TCP servers that the guest may connect to. The same server occurs only with the same TLS.
+    pub tcp: Vec<TcpGrant>,
     /// Environment variables of the guest. The values may be secrets, so `Debug` omits them.
     pub env: BTreeMap<String, String>,
     /// Folders to which the guest has access. Each folder must have a different guest path.
@@ -144,6 +146,13 @@ pub struct Allow {
     pub send: Vec<Channel>,
     /// Subjects of NATS to which the guest may send, with wildcards. A channel in `send` goes before them.
     pub subjects: Vec<String>,
+}
+
+impl Allow {
+    /// Returns the files of authorities that the grants of TCP servers name.
+    pub fn ca_files(&self) -> impl Iterator<Item = &Path> {
+        self.tcp.iter().filter_map(|grant| grant.tls.as_ref()?.ca.as_deref())
+    }
 }
 
 impl fmt::Debug for Allow {
@@ -233,7 +242,7 @@ impl Consumer {
             allow: Allow {
                 http: at.need::<Vec<Origin>>("allow.http")?.into_iter().map(|origin| origin.0).collect(),
                 networks: at.need::<Vec<Network>>("allow.networks")?.into_iter().map(|network| network.0).collect(),
-                tcp: at.need("allow.tcp")?,
+                tcp: at.need::<Servers>("allow.tcp")?.0,
                 env: at.texts("allow.env"),
                 dirs: at.need::<Dirs>("allow.dirs")?.0,
                 send: at.need("allow.send")?,

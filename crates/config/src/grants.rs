@@ -10,7 +10,6 @@ use ipnet::IpNet;
 
 use super::choice::DirMode;
 use super::read::{Read, quoted, shown, text};
-use hostler_types::endpoint::Endpoint;
 
 /// Location of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,13 +82,6 @@ impl Read for Network {
         let text = text(value)?;
         let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         network.map(|network| Self(network.trunc())).map_err(|_| format!("{} is not a network", quoted(text)))
-    }
-}
-
-impl Read for Endpoint {
-    fn read(value: &Value) -> Result<Self, String> {
-        let text = text(value)?;
-        text.parse().map_err(|fault| format!("{} {fault}", quoted(text)))
     }
 }
 
@@ -347,15 +339,6 @@ mod tests {
         for bad in ["", "10.0.0.0/33", "10.0.0", "example.com", "10.0.0.0/"] {
             assert!(network(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn servers_are_read_with_their_port() {
-        let endpoint = |text: &str| Endpoint::read(&Value::from(text)).map(|endpoint| endpoint.to_string());
-        assert_eq!(endpoint("DB.internal:5432").unwrap(), "db.internal:5432");
-        assert_eq!(endpoint("db.internal").unwrap_err(), "\"db.internal\" names no port");
-        assert!(!endpoint("postgres://u:hunter2@db:5432").unwrap_err().contains("hunter2"));
-        assert!(endpoint("169.254.169.254:80").unwrap_err().contains("guests never reach"));
     }
 
     #[test]

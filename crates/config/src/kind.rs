@@ -11,10 +11,10 @@ use super::amqp::amqp_fault;
 use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, PostgresUrl, SecretUrl, Token, Url};
 use super::postgres::postgres_fault;
 use super::read::{Bytes, Read, quoted, shown, text};
+use super::servers::Servers;
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
-use hostler_types::endpoint::Endpoint;
 
 /// Kind of the values that a key accepts. Limits are inclusive.
 #[derive(Debug, Clone, Copy)]
@@ -74,8 +74,8 @@ pub(super) enum Kind {
     Paths,
     Origins,
     Networks,
-    /// Addresses of TCP servers: host and port.
-    Endpoints,
+    /// TCP servers: host and port, and TLS.
+    Servers,
     Dirs,
 }
 
@@ -117,7 +117,7 @@ impl Kind {
             Self::Paths => Vec::<PathBuf>::read(value).map(drop),
             Self::Origins => Vec::<Origin>::read(value).map(drop),
             Self::Networks => Vec::<Network>::read(value).map(drop),
-            Self::Endpoints => Vec::<Endpoint>::read(value).map(drop),
+            Self::Servers => Servers::read(value).map(drop),
             Self::Dirs => Dirs::read(value).map(drop),
         }
     }
@@ -133,7 +133,7 @@ impl Kind {
             | Self::Paths
             | Self::Origins
             | Self::Networks
-            | Self::Endpoints => list(raw),
+            | Self::Servers => list(raw),
             _ => Value::from(raw),
         }
     }
@@ -193,7 +193,11 @@ impl Kind {
             Self::Paths => "a list of paths such as `[\"src\"]`".to_owned(),
             Self::Origins => "a list of origins such as `[\"https://api.example.com\"]`".to_owned(),
             Self::Networks => "a list of networks such as `[\"10.0.0.0/16\"]`".to_owned(),
-            Self::Endpoints => "a list of servers such as `[\"db.internal:5432\", \"10.0.3.7:6379\"]`".to_owned(),
+            Self::Servers => {
+                "a list of servers such as `[\"10.0.3.7:6379\", { to = \"db.internal:5432\", tls = \"postgres\" }]`, \
+                 tls `direct` or `postgres`"
+                    .to_owned()
+            }
             Self::Dirs => {
                 "a list of tables such as `[{ host = \"/data\", guest = \"/data\", mode = \"ro\" }]`, mode `ro` or `rw`"
                     .to_owned()

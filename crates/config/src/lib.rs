@@ -23,6 +23,7 @@ mod read;
 mod reference;
 mod retry;
 mod schema;
+mod servers;
 mod settings;
 mod source;
 mod suggest;

@@ -100,15 +100,13 @@ fn form(kind: Kind) -> Value {
         | Kind::Paths
         | Kind::Origins
         | Kind::Networks
-        | Kind::Endpoints => {
+        | Kind::Servers => {
             let item = match kind {
                 Kind::Channels => form(Kind::Channel),
                 Kind::Subjects => form(Kind::Subject),
                 Kind::Texts | Kind::Paths => json!({ "type": "string", "minLength": 1 }),
                 Kind::Origins => json!({ "type": "string", "pattern": "^[hH][tT][tT][pP][sS]?://[^/?#@\\s]+$" }),
-                Kind::Endpoints => {
-                    json!({ "type": "string", "pattern": r"^[^\s:/@]+:[0-9]+$|^\[[0-9a-fA-F:.]+\]:[0-9]+$" })
-                }
+                Kind::Servers => server(),
                 _ => json!({ "type": "string" }),
             };
             json!({ "type": "array", "items": item })
@@ -128,6 +126,22 @@ fn form(kind: Kind) -> Value {
             None => json!({ "type": "string" }),
         },
     }
+}
+
+/// Returns the schema of a TCP server: its address, or a table with the address and TLS.
+fn server() -> Value {
+    let address = r"^[^\s:/@]+:[0-9]+$|^\[[0-9a-fA-F:.]+\]:[0-9]+$";
+    json!({
+        "type": ["string", "object"],
+        "pattern": address,
+        "properties": {
+            "to": { "type": "string", "pattern": address },
+            "tls": { "type": "string", "enum": ["direct", "postgres"] },
+            "ca": { "type": "string", "minLength": 1 },
+        },
+        "required": ["to"],
+        "additionalProperties": false,
+    })
 }
 
 /// Returns a regular expression that matches every valid string of this kind, and some invalid ones. `None`: there is

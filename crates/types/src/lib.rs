@@ -15,6 +15,7 @@ mod outcome;
 pub mod printable;
 mod rate;
 mod state;
+pub mod tcp_grant;
 mod timestamp;
 
 pub use backoff::Backoff;

@@ -15,7 +15,7 @@ use hostler_handler::Stream;
 use hostler_queue::request::Terms;
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
-use hostler_types::endpoint::Endpoint;
+use hostler_types::tcp_grant::TcpGrant;
 
 /// Maximum number of random bytes that a guest may request at once. A guest cannot be stopped while the host generates
 /// the bytes. Generating the maximum number takes less than 10 ms, the interval at which running guests are
@@ -35,7 +35,7 @@ pub struct Grants {
     /// its name resolves to a public address or to an address in one of these networks.
     pub networks: Vec<IpNet>,
     /// TCP servers that guests may connect to.
-    pub tcp: Vec<Endpoint>,
+    pub tcp: Vec<TcpGrant>,
     /// Maximum number of TCP sockets in each sandbox, with `tcp`.
     pub connections: u32,
     /// Channels that guests may send to.

@@ -1,5 +1,5 @@
-//! Log lines for denied operations. Each kind of operation is logged at most once per handler call, even if the guest
-//! repeats it.
+//! Log lines for denied operations, and for connections that failed for a reason that the guest does not see. Each kind is
+//! logged at most once per handler call, even if the guest repeats it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
@@ -72,15 +72,31 @@ impl Denials {
     /// Logs that the operation `what` was denied, at most once per handler call. `cure` names the grant that would
     /// allow the operation.
     pub(super) fn tell(&self, what: &str, cure: &str) {
+        let (consumer, message_id) = (&*self.consumer, self.message_id());
+        self.once(what, || {
+            tracing::warn!(target: BY_GUEST, consumer, message_id, denied = what, cure, "denied to the handler");
+        });
+    }
+
+    /// Logs that the host could not begin TLS with the granted server `server`, at most once per handler call.
+    pub(super) fn no_tls(&self, server: &str, error: &str, cure: &str) {
+        let (consumer, message_id) = (&*self.consumer, self.message_id());
+        self.once(&format!("TLS with {server}"), || {
+            tracing::warn!(target: BY_GUEST, consumer, message_id, server, error, cure, "a connection of the handler has no TLS");
+        });
+    }
+
+    /// Logs a line about `what`, unless there is one or there are too many for the handler call.
+    fn once(&self, what: &str, log: impl FnOnce()) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= MAX_LINES || !told.insert(what.to_owned()) {
             return;
         }
         let last = told.len() == MAX_LINES;
         drop(told);
-        let (consumer, message_id) = (&*self.consumer, self.message_id());
-        tracing::warn!(target: BY_GUEST, consumer, message_id, denied = what, cure, "denied to the handler");
+        log();
         if last {
+            let (consumer, message_id) = (&*self.consumer, self.message_id());
             tracing::warn!(target: BY_GUEST, consumer, message_id, "more was denied to the handler; not logged for this message");
         }
     }

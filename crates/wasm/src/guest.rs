@@ -58,7 +58,8 @@ impl Guest {
         let web =
             Web::new(&grants.http, &grants.networks).map_err(|error| LoadError::web(&definition.source, &error))?;
         let web = web.traced(grants.producer.as_ref().and_then(|producer| producer.traces().cloned()));
-        let tcp = Tcp::new(&grants.tcp, &grants.networks, grants.connections);
+        let tcp = Tcp::new(&grants.tcp, &grants.networks, grants.connections)
+            .map_err(|error| LoadError::tls(&definition.source, &error))?;
         let limits = Limits::component(memory).of(engine.files(), definition);
         Ok(Self { engine: engine.clone(), pre, definition: Arc::clone(definition), limits, web: Arc::new(web), tcp })
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use super::tcp::TlsError;
 use super::{VERSION, WIT};
 
 /// The error for a handler that cannot be loaded. Names the file or folder at fault, the fault and the fix.
@@ -67,6 +68,10 @@ impl LoadError {
     pub(super) fn web(source: &impl fmt::Display, error: &str) -> Self {
         let cure = "put CA certificates where OpenSSL looks for them, or name their file in SSL_CERT_FILE";
         Self::new(source, format!("what allow.http grants cannot be set up: {error}"), cure)
+    }
+
+    pub(super) fn tls(source: &impl fmt::Display, error: &TlsError) -> Self {
+        Self::new(source, format!("what allow.tcp grants cannot be set up: {error}"), error.cure())
     }
 
     pub(super) fn needs_memory(source: &impl fmt::Display, least: u64, memory: u64) -> Self {

@@ -104,6 +104,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
         rules.extend(driver(config).file(config).map(|file| write(folder_of(&real(file.path)))));
         rules.extend(driver(config).trusted_files(config).into_iter().map(|(_, file)| read(file)));
         rules.extend(handlers(config));
+        rules.extend(config.consumers.iter().flat_map(|consumer| consumer.allow.ca_files()).map(read));
         rules.extend(config.consumers.iter().flat_map(granted));
         rules
             .extend(reading(MACHINE).chain(reading(RANDOM)).chain(network(environment)).chain(registries(environment)));
@@ -316,6 +317,13 @@ mod tests {
             let guests = decide(&config("embedded", grant), &variable, &Profile::default()).guests;
             assert!(paths(&guests[0], false).contains(&"/etc/resolv.conf".to_owned()), "{grant}");
         }
+    }
+
+    #[test]
+    fn authorities_of_a_granted_server_are_read_by_the_process() {
+        let grant = "allow.tcp = [{ to = 'db.internal:5432', tls = 'postgres', ca = '/tls/ca.pem' }]";
+        let decision = decide(&config("embedded", grant), &variable, &Profile::default());
+        assert!(paths(&decision.process.unwrap(), false).contains(&"/tls/ca.pem".to_owned()));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! - For each slot: one message of up to 1 MiB, its stored output, and the same output as logged.
 //! - For each sandbox: its linear memory, memory that the host allocates for the guest (arguments of host calls, buffers of
 //!   streams), its stack, tables and handles. See [`footprint`]. With `allow.http`, also the buffers of open requests. With
-//!   `allow.tcp`, also the buffers of connections.
+//!   `allow.tcp`, also the buffers of connections, and of TLS if a server is granted with it.
 //!
 //! A slot has one sandbox. If the hooks are in a separate component, a slot has two. The `processing-timeout` hook runs in the
 //! slot of its message, after the guest has ended. The `state-changed` hook runs outside the slots, one call at a time.
@@ -20,7 +20,7 @@
 mod refusal;
 
 use super::{Limit, mib};
-use hostler_wasm::{CONNECTION_FOOTPRINT, HTTP_FOOTPRINT, footprint};
+use hostler_wasm::{CONNECTION_FOOTPRINT, HTTP_FOOTPRINT, TLS_FOOTPRINT, footprint};
 pub use refusal::Refusal;
 
 const MIB: u64 = 1 << 20;
@@ -66,6 +66,8 @@ pub struct Demand {
     pub http: bool,
     /// Maximum number of TCP connections of each sandbox, which need buffers. 0 if guests may connect to no server.
     pub connections: u64,
+    /// Set if the host adds TLS to connections, which needs further buffers.
+    pub tls: bool,
     /// Set if the consumer has a `state-changed` hook, which needs one more sandbox. Unset until the handler is loaded.
     pub observes_states: bool,
     /// Size of the compiled code and data in bytes. 0 until the handler is loaded.
@@ -108,7 +110,8 @@ impl Demand {
     /// Returns the maximum cost of one sandbox in bytes. `memory` is its linear memory.
     fn sandbox(&self, memory: u64) -> u64 {
         let http = if self.http { HTTP_FOOTPRINT } else { 0 };
-        let connections = self.connections.saturating_mul(CONNECTION_FOOTPRINT);
+        let connection = CONNECTION_FOOTPRINT + if self.tls { TLS_FOOTPRINT } else { 0 };
+        let connections = self.connections.saturating_mul(connection);
         footprint(memory).saturating_add(http).saturating_add(connections)
     }
 
@@ -224,6 +227,7 @@ mod tests {
             hooks_apart: false,
             http: false,
             connections: 0,
+            tls: false,
             observes_states: false,
             code: 0,
         }
@@ -308,6 +312,8 @@ mod tests {
         assert_eq!(http.slot(64 * MIB) - demand("a").slot(64 * MIB), HTTP_FOOTPRINT);
         let tcp = Demand { connections: 8, ..demand("a") };
         assert_eq!(tcp.slot(64 * MIB) - demand("a").slot(64 * MIB), 8 * CONNECTION_FOOTPRINT);
+        let tls = Demand { tls: true, ..tcp.clone() };
+        assert_eq!(tls.slot(64 * MIB) - tcp.slot(64 * MIB), 8 * TLS_FOOTPRINT);
         let apart = Demand { hooks_apart: true, ..demand("a") };
         assert!(planned(2048, &[apart])[0].0 < planned(2048, &[demand("a")])[0].0);
         let observer = Demand { slots: Some(4), observes_states: true, ..demand("a") };

@@ -209,10 +209,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "consumers.*.allow.tcp",
-        Kind::Endpoints,
+        Kind::Servers,
         DefaultValue::Value("[]"),
         "TCP servers that the guest may connect to: host and port. A name's grant is a grant for the addresses that it \
-         resolves to.",
+         resolves to. With `tls`, the host encrypts the connection: `direct` from the first byte, `postgres` after PostgreSQL's \
+         request for TLS. `ca`: file with the trusted authorities, in place of the system's.",
     ),
     key(
         "consumers.*.allow.env.*",

@@ -1,23 +1,21 @@
 //! Adds `wasi:sockets` for granted servers to the linker: functions of wasmtime-wasi with a check before them, and name look-ups
 //! of our own.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::vec;
 
 use async_trait::async_trait;
 use wasmtime::component::{Linker, LinkerInstance, Resource, ResourceType};
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, IpAddressFamily, IpSocketAddress, Network};
-use wasmtime_wasi::p2::bindings::sockets::tcp::{HostTcpSocket as _, ShutdownType};
-use wasmtime_wasi::p2::bindings::sockets::tcp_create_socket::Host as _;
-use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable, Pollable, SocketResult, TcpSocket, subscribe};
+use wasmtime_wasi::p2::bindings::sockets::tcp::ShutdownType;
+use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::sockets::WasiSocketsView as _;
 
+use super::connect::{Answer, Socket, create_socket, finish_connect, of, shutdown, start_connect};
 use super::names::Unresolved;
-use super::{BUFFER, Connections};
 use crate::expected::before;
 use crate::sandbox::{ComponentWasi, Host, Sandbox};
-use hostler_handler::Limit;
 use hostler_types::metadata::is_metadata;
 
 /// The interfaces whose functions are overridden here.
@@ -44,10 +42,6 @@ const LOOK_UPS: [&str; 3] = [
 /// Longest name that a log line shows, in characters.
 const SHOWN: usize = 256;
 
-type Socket = Resource<TcpSocket>;
-type Streams = (Resource<DynInputStream>, Resource<DynOutputStream>);
-type Answer<T> = wasmtime::Result<Result<T, ErrorCode>>;
-
 /// Overrides the functions of `wasi:sockets` by which a guest connects. The sandboxes must have [`Connections`].
 pub(crate) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     before(linker, CREATE, &["create-tcp-socket"], |create| {
@@ -64,7 +58,9 @@ fn connections(tcp: &mut LinkerInstance<'_, Sandbox<ComponentWasi>>) -> wasmtime
     tcp.func_wrap(start, |host: Host<'_>, (socket, network, to): (Socket, Resource<Network>, IpSocketAddress)| {
         Ok((start_connect(host, socket, network, to)?,))
     })?;
-    tcp.func_wrap(finish, |host: Host<'_>, (socket,): (Socket,)| Ok((finish_connect(host, socket)?,)))?;
+    tcp.func_wrap_async(finish, |host: Host<'_>, (socket,): (Socket,)| {
+        Box::new(async move { Ok((finish_connect(host, socket).await?,)) })
+    })?;
     tcp.func_wrap(shut, |host: Host<'_>, (socket, how): (Socket, ShutdownType)| Ok((shutdown(host, socket, how)?,)))?;
     for set in [set_receive, set_send] {
         // The sizes are hints by the contract. The host has set its own.
@@ -100,72 +96,6 @@ struct Found(vec::IntoIter<IpAddr>);
 #[async_trait]
 impl Pollable for Found {
     async fn ready(&mut self) {}
-}
-
-/// Returns the sandbox's connections.
-fn of<'a>(host: &'a mut Host<'_>) -> wasmtime::Result<&'a mut Connections> {
-    let connections = host.data_mut().wasi.connections.as_mut();
-    connections.ok_or_else(|| wasmtime::Error::msg("the sandbox has no connections"))
-}
-
-/// Creates a socket with buffers of a fixed size. Returns an error to the guest if the sandbox has as many sockets as it may.
-fn create_socket(mut host: Host<'_>, family: IpAddressFamily) -> Answer<Socket> {
-    let most = of(&mut host)?.tcp.connections;
-    let mut sockets = host.data_mut().sockets();
-    if sockets.table.iter_mut().filter(|entry| entry.is::<TcpSocket>()).count() >= most {
-        let cure = "close connections, or raise the consumer's limits.connections";
-        host.data().scope.denials.tell(&format!("more than {most} TCP sockets"), cure);
-        return Ok(Err(ErrorCode::NewSocketLimit));
-    }
-    let socket = match answered(sockets.create_tcp_socket(family))? {
-        Ok(socket) => socket,
-        Err(error) => {
-            // The code for a process without free descriptors is that of any other error.
-            if let Some(limit) = Limit::of_descriptors() {
-                host.data().scope.reach(limit);
-            }
-            return Ok(Err(error));
-        }
-    };
-    let same = || Socket::new_borrow(socket.rep());
-    let sized = sockets.set_receive_buffer_size(same(), BUFFER);
-    let sized = sized.and_then(|()| sockets.set_send_buffer_size(same(), BUFFER));
-    Ok(answered(sized)?.map(|()| socket))
-}
-
-/// Starts to connect, if the guest may connect to this address.
-fn start_connect(mut host: Host<'_>, socket: Socket, network: Resource<Network>, to: IpSocketAddress) -> Answer<()> {
-    let at = SocketAddr::from(to);
-    if !of(&mut host)?.may_connect(at) {
-        let cure = format!("add \"{at}\", or the name that leads to it, to the consumer's allow.tcp");
-        host.data().scope.denials.tell(&format!("TCP to {at}"), &cure);
-        return Ok(Err(ErrorCode::AccessDenied));
-    }
-    answered(host.data_mut().sockets().start_connect(socket, network, to))
-}
-
-/// Finishes to connect, and tracks what the guest writes.
-fn finish_connect(mut host: Host<'_>, socket: Socket) -> Answer<Streams> {
-    let handle = socket.rep();
-    let (input, output) = match answered(host.data_mut().sockets().finish_connect(socket))? {
-        Ok(streams) => streams,
-        Err(error) => return Ok(Err(error)),
-    };
-    let wasi = &mut host.data_mut().wasi;
-    let (table, connections) = wasi.connections();
-    if let Some(connections) = connections {
-        let stream = table.get_mut(&output)?;
-        let untracked = std::mem::replace(stream, Box::new(wasmtime_wasi::p2::pipe::SinkOutputStream));
-        *stream = connections.outlets.track(handle, untracked);
-    }
-    Ok(Ok((input, output)))
-}
-
-fn shutdown(mut host: Host<'_>, socket: Socket, how: ShutdownType) -> Answer<()> {
-    if matches!(how, ShutdownType::Send | ShutdownType::Both) {
-        of(&mut host)?.outlets.shut(socket.rep());
-    }
-    answered(host.data_mut().sockets().shutdown(socket, how))
 }
 
 /// Looks up a name for the guest. An address is its own answer. A granted name is looked up by the host, and the guest may then
@@ -208,12 +138,4 @@ async fn look_up(mut host: Host<'_>, name: &str) -> Answer<Resource<Found>> {
 
 fn found(mut host: Host<'_>, addresses: Vec<IpAddr>) -> Answer<Resource<Found>> {
     Ok(Ok(host.data_mut().sockets().table.push(Found(addresses.into_iter()))?))
-}
-
-/// Converts a result for the guest. An error of `wasi:sockets` is returned to the guest. Any other error makes the guest trap.
-fn answered<T>(result: SocketResult<T>) -> Answer<T> {
-    match result {
-        Ok(value) => Ok(Ok(value)),
-        Err(error) => Ok(Err(error.downcast()?)),
-    }
 }

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use super::tls_stream::Closer;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{Mutex, MutexGuard};
@@ -21,6 +22,8 @@ struct Outlet {
     /// Handle of the connection's socket in the guest's table.
     socket: u32,
     stream: Weak<Shared>,
+    /// Ends the streams of a connection with TLS.
+    closer: Option<Closer>,
 }
 
 /// The guest's side of an output stream.
@@ -34,13 +37,14 @@ struct Shared {
 }
 
 impl Outlets {
-    /// Wraps the output stream of a new connection. `socket`: handle of its socket in the guest's table.
-    pub(super) fn track(&mut self, socket: u32, stream: DynOutputStream) -> DynOutputStream {
+    /// Wraps the output stream of a new connection. `socket`: handle of its socket in the guest's table. `closer`: ends the
+    /// streams if the connection has TLS.
+    pub(super) fn track(&mut self, socket: u32, stream: DynOutputStream, closer: Option<Closer>) -> DynOutputStream {
         let (is_shut, lost) = (AtomicBool::new(false), Arc::clone(&self.lost));
         let shared = Arc::new(Shared { stream: Mutex::new(stream), is_shut, lost });
         // A handle is reused only after the stream of its last connection is gone.
         self.open.retain(|outlet| outlet.stream.strong_count() > 0);
-        self.open.push(Outlet { socket, stream: Arc::downgrade(&shared) });
+        self.open.push(Outlet { socket, stream: Arc::downgrade(&shared), closer });
         Box::new(Tracked(shared))
     }
 
@@ -51,6 +55,12 @@ impl Outlets {
                 stream.is_shut.store(true, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Returns the means to end the streams of the connection with this socket. `None`: it has no TLS, or no output stream.
+    pub(super) fn closer(&self, socket: u32) -> Option<Closer> {
+        let is_open = |outlet: &&Outlet| outlet.socket == socket && outlet.stream.strong_count() > 0;
+        self.open.iter().find(is_open)?.closer.clone()
     }
 
     /// Waits until the kernel has all bytes that the connections have accepted. Returns `false` if some of them were lost, since
@@ -180,7 +190,7 @@ mod tests {
     async fn verdict(end: fn() -> StreamResult<usize>, shuts: bool) -> bool {
         let mut outlets = Outlets::default();
         let (stream, go) = slow(end);
-        let mut stream = outlets.track(7, stream);
+        let mut stream = outlets.track(7, stream, None);
         stream.write(Bytes::from_static(b"x")).unwrap();
         if shuts {
             outlets.shut(7);
@@ -193,7 +203,7 @@ mod tests {
     async fn a_message_waits_for_what_its_connections_have_accepted() {
         let mut outlets = Outlets::default();
         let (stream, go) = slow(|| Ok(1));
-        let mut stream = outlets.track(7, stream);
+        let mut stream = outlets.track(7, stream, None);
         assert!(outlets.settle().await, "nothing is written yet");
         stream.write(Bytes::from_static(b"x")).unwrap();
         assert!(tokio::time::timeout(Duration::from_secs(60), outlets.settle()).await.is_err());
@@ -213,7 +223,7 @@ mod tests {
     #[tokio::test]
     async fn a_broken_connection_without_output_loses_nothing() {
         let mut outlets = Outlets::default();
-        let _kept = outlets.track(7, slow(reset).0);
+        let _kept = outlets.track(7, slow(reset).0, None);
         assert!(outlets.settle().await);
     }
 
@@ -221,7 +231,7 @@ mod tests {
     async fn bytes_of_a_dropped_stream_are_waited_for_and_their_loss_is_told_once() {
         let mut outlets = Outlets::default();
         let (stream, go) = slow(reset);
-        let mut stream = outlets.track(7, stream);
+        let mut stream = outlets.track(7, stream, None);
         stream.write(Bytes::from_static(b"x")).unwrap();
         go.notify_one();
         stream.cancel().await;

@@ -108,6 +108,7 @@ mod tests {
             hooks_apart: false,
             http: false,
             connections: 0,
+            tls: false,
             observes_states: false,
             code: 0,
         }
