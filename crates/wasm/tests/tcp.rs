@@ -3,6 +3,8 @@
 
 #[path = "../../../tests/support/postgres.rs"]
 mod postgres;
+#[path = "tcp/tls.rs"]
+mod tls;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,9 +15,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hostler_handler::{Bounds, Call, Handler, Outcome, Output};
+use hostler_types::endpoint::Endpoint;
 use hostler_types::message::{AttributeValue, Message};
+use hostler_types::tcp_grant::TcpGrant;
 use hostler_wasm::cache::Cache;
-use hostler_wasm::{Definition, Engine, Grants, Source, load};
+use hostler_wasm::{Definition, Engine, Grants, LoadError, Source, load};
 use postgres::Postgres;
 use tokio::runtime::{Builder, Runtime};
 
@@ -53,7 +57,7 @@ static GUEST: LazyLock<PathBuf> = LazyLock::new(|| {
 
 fn grants(tcp: &[&str], networks: &[&str]) -> Grants {
     Grants {
-        tcp: tcp.iter().map(|server| server.parse().unwrap()).collect(),
+        tcp: tcp.iter().map(|server| TcpGrant::from(server.parse::<Endpoint>().unwrap())).collect(),
         networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
         connections: 8,
         ..Grants::default()
@@ -61,6 +65,10 @@ fn grants(tcp: &[&str], networks: &[&str]) -> Grants {
 }
 
 fn handler(grants: Grants, messages_per_instance: u32) -> Arc<dyn Handler> {
+    loaded(grants, messages_per_instance).unwrap()
+}
+
+fn loaded(grants: Grants, messages_per_instance: u32) -> Result<Arc<dyn Handler>, LoadError> {
     let definition = Definition {
         consumer: "one".into(),
         source: Source::File(GUEST.clone()),
@@ -73,7 +81,7 @@ fn handler(grants: Grants, messages_per_instance: u32) -> Arc<dyn Handler> {
         metrics: None,
     };
     let _first = FIRST.lock();
-    load(&ENGINE, &definition).unwrap().handler(MEMORY).unwrap()
+    load(&ENGINE, &definition)?.handler(MEMORY)
 }
 
 /// Gives a message to a handler. `None`: it was stopped at this processing timeout.
@@ -193,13 +201,21 @@ fn read_all(mut stream: TcpStream) -> usize {
     read
 }
 
-/// Asks a guest to leave output behind that the host must hold: nobody reads it until `leaving` has ended, which runs once the
-/// guest is about to return. Returns the outcome, or `None` at the processing timeout, and the number of bytes that arrived.
-fn left(within: Duration, leaving: impl FnOnce(&JoinHandle<Option<Outcome>>) -> Then) -> (Option<Outcome>, usize) {
+/// Asks a guest to leave output behind that the host must hold: after `first` bytes, nobody reads it until `leaving` has ended,
+/// which runs once the guest is about to return. Returns the outcome, or `None` at the processing timeout, and the number of bytes
+/// that arrived.
+fn left(
+    within: Duration,
+    first: usize,
+    leaving: impl FnOnce(&JoinHandle<Option<Outcome>>) -> Then,
+) -> (Option<Outcome>, usize) {
     let (sender, go) = mpsc::channel();
-    let (address, server) = serve(move |stream| match go.recv().unwrap() {
-        Then::Read => read_all(stream),
-        Then::Hang => 0,
+    let (address, server) = serve(move |mut stream| {
+        stream.read_exact(&mut vec![0; first]).unwrap();
+        match go.recv().unwrap() {
+            Then::Read => read_all(stream),
+            Then::Hang => 0,
+        }
     });
     let (told, tells) = serve(drop);
     let handler = handler(grants(&[&address.to_string(), &told.to_string()], &[]), 1);
@@ -217,7 +233,7 @@ enum Then {
 
 #[test]
 fn all_that_a_guest_wrote_is_sent_before_its_message_counts() {
-    let (outcome, read) = left(PATIENCE, |call| {
+    let (outcome, read) = left(PATIENCE, 0, |call| {
         thread::park_timeout(Duration::from_millis(500));
         assert!(!call.is_finished(), "the message counts although the host holds output");
         Then::Read
@@ -226,17 +242,28 @@ fn all_that_a_guest_wrote_is_sent_before_its_message_counts() {
     assert_eq!(read.to_string(), String::from_utf8(taken).unwrap());
 }
 
+/// Asserts that a message fails whose output the host holds in vain. `outcome`: leaves output behind after a number of bytes that
+/// are read. The kernel may happen to take all of it, so that the host holds nothing. Another number of bytes prevents that.
+fn fails_with_held_output(mut outcome: impl FnMut(usize) -> Option<Outcome>) {
+    for first in (0..10).map(|attempt| attempt * 9_000) {
+        match outcome(first) {
+            Some(Outcome::Reply(_)) => {}
+            Some(Outcome::Failed(reason)) => return assert!(reason.contains("connection broke"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("no message has failed");
+}
+
 #[test]
 fn output_that_no_one_takes_fails_its_message() {
-    let (outcome, _) = left(PATIENCE, |_| Then::Hang);
-    let Some(Outcome::Failed(reason)) = outcome else { panic!("{outcome:?}") };
-    assert!(reason.contains("connection broke"), "{reason}");
+    fails_with_held_output(|first| left(PATIENCE, first, |_| Then::Hang).0);
 }
 
 #[test]
 fn output_that_waits_longer_than_the_processing_timeout_does_not_count() {
     let within = Duration::from_secs(5);
-    let (outcome, _) = left(within, |call| {
+    let (outcome, _) = left(within, 0, |call| {
         let begun = Instant::now();
         while !call.is_finished() && begun.elapsed() < 4 * within {
             thread::park_timeout(Duration::from_millis(10));
