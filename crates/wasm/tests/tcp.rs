@@ -1,6 +1,8 @@
 //! TCP connections of a real guest to real servers: what a grant opens, all that stays closed, and output that is not lost.
 //! `tests/tcp/guest` is built by its `build.sh`.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
+
 #[path = "../../../tests/support/postgres.rs"]
 mod postgres;
 #[path = "tcp/tls.rs"]

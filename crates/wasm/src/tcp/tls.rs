@@ -13,10 +13,6 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use hostler_types::endpoint::{Endpoint, EndpointHost};
 use hostler_types::tcp_grant::{Tls, TlsStart};
 
-/// Maximum number of servers whose sessions are kept for resumption, for each file of authorities. A resumed handshake costs the
-/// server no signature and the host no check of a chain.
-const SESSIONS: usize = 16;
-
 /// The way in which a guest's bytes go to a server.
 #[derive(Clone)]
 pub(super) enum Route {
@@ -112,7 +108,8 @@ fn config(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.resumption = Resumption::in_memory_sessions(SESSIONS);
+    // Servers choose the size of their tickets, up to 64 KiB each. Without them, each connection proves the name anew.
+    config.resumption = Resumption::disabled();
     Ok(config)
 }
 

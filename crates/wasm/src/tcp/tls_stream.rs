@@ -133,14 +133,13 @@ impl Link {
     }
 
     fn read(&mut self, size: usize) -> StreamResult<Bytes> {
-        loop {
+        self.advance();
+        // Only once: a server that sends records without data must not keep the host in this call.
+        if !self.is_readable() && self.receive() {
             self.advance();
-            if self.is_readable() {
-                break;
-            }
-            if !self.receive() {
-                return Ok(Bytes::new());
-            }
+        }
+        if !self.is_readable() {
+            return Ok(Bytes::new());
         }
         if self.plain > 0 {
             let mut bytes = BytesMut::zeroed(size.min(self.plain).min(MAX_READ));
