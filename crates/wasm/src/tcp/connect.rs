@@ -14,6 +14,7 @@ use super::tls::Route;
 use super::{BUFFER, Connections, handshake};
 use crate::sandbox::Host;
 use hostler_handler::Limit;
+use hostler_types::metadata::is_metadata;
 
 pub(super) type Socket = Resource<TcpSocket>;
 pub(super) type Streams = (Resource<DynInputStream>, Resource<DynOutputStream>);
@@ -59,7 +60,11 @@ pub(super) fn start_connect(
 ) -> Answer<()> {
     let at = SocketAddr::from(to);
     let Some(route) = of(&mut host)?.route(at) else {
-        let cure = format!("add \"{at}\", or the name that leads to it, to the consumer's allow.tcp");
+        let cure = if is_metadata(at.ip()) {
+            "use another address: no grant leads to this one".to_owned()
+        } else {
+            format!("add \"{at}\", or the name that leads to it, to the consumer's allow.tcp")
+        };
         host.data().scope.denials.tell(&format!("TCP to {at}"), &cure);
         return Ok(Err(ErrorCode::AccessDenied));
     };

@@ -129,12 +129,12 @@ mod tests {
         Ok(permitted.iter().map(ToString::to_string).collect())
     }
 
-    /// Returns a name that resolves to this address, and the number of look-ups so far.
-    fn counted(address: &'static str) -> (Arc<GrantedName>, Arc<AtomicUsize>) {
+    /// Returns a name that resolves to each of these addresses in turn, and the number of look-ups so far.
+    fn counted(addresses: &'static [&'static str]) -> (Arc<GrantedName>, Arc<AtomicUsize>) {
         let count = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&count);
         let resolver: Resolver = Arc::new(move |_| {
-            counter.fetch_add(1, Ordering::SeqCst);
+            let address = addresses[counter.fetch_add(1, Ordering::SeqCst) % addresses.len()];
             Box::pin(async move {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 if address.is_empty() {
@@ -168,7 +168,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_name_is_looked_up_once_for_all_who_ask_until_it_is_old() {
-        let (name, count) = counted("1.1.1.1");
+        let (name, count) = counted(&["1.1.1.1"]);
         let asked: Vec<_> = (0..20).map(|_| Arc::clone(&name)).collect();
         let asked = asked.into_iter().map(|name| tokio::spawn(async move { name.addresses().await.unwrap().len() }));
         for answer in asked.collect::<Vec<_>>() {
@@ -181,8 +181,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_address_that_replaces_another_is_checked_like_the_first() {
+        let (name, _) = counted(&["1.1.1.1", "169.254.169.254", "10.0.0.7"]);
+        let first: Arc<[IpAddr]> = ["1.1.1.1".parse().unwrap()].into();
+        assert_eq!(name.addresses().await, Ok(Arc::clone(&first)));
+        tokio::time::advance(FRESH - Duration::from_secs(1)).await;
+        assert_eq!(name.addresses().await, Ok(first));
+        for (address, wait) in [("169.254.169.254", FRESH), ("10.0.0.7", FAILED)] {
+            tokio::time::advance(wait).await;
+            let Err(Unresolved::Prohibited(prohibited)) = name.addresses().await else { panic!("{address} is used") };
+            assert_eq!(prohibited.address.to_string(), address);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_failed_look_up_is_repeated_soon_but_not_at_once() {
-        let (name, count) = counted("");
+        let (name, count) = counted(&[""]);
         for _ in 0..5 {
             assert_eq!(name.addresses().await, Err(Unresolved::Failed(None)));
         }
@@ -194,7 +208,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn guests_that_give_up_leave_one_look_up_behind() {
-        let (name, count) = counted("1.1.1.1");
+        let (name, count) = counted(&["1.1.1.1"]);
         for _ in 0..5 {
             let given_up = tokio::time::timeout(Duration::from_millis(1), name.addresses()).await;
             assert!(given_up.is_err());
