@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::guard::Guard;
-use crate::support::hostler::{Host, Said};
+use crate::support::hostler::{Host, Said, World};
 use crate::support::servers::{Kind, Server};
 use crate::support::upkeep::Estate;
 
@@ -262,4 +262,18 @@ fn one_queue_that_may_not_be_read_hides_no_other() {
         rows.as_array().unwrap().iter().map(|row| (row["channel"].as_str().unwrap(), &row["visible"])).collect();
     assert_eq!(rows, [("one", &json!(2)), ("three", &json!(3))], "{said:?}");
     assert!(said.code == 1 && said.stderr.contains("two cannot be counted: "), "{said:?}");
+}
+
+#[test]
+fn servers_of_handlers_need_no_permission() {
+    let policy = |grant: &str| {
+        let world = World::new(&format!(
+            "queue.driver = 'sqs'\nqueue.sqs.region = 'eu-west-1'\n\
+             [consumers.a]\nchannel = 'a'\nhandler = 'guests/main-exits.wat'\n{grant}"
+        ));
+        let said = world.output(&["iam", "--account", "000000000000"]);
+        assert_eq!(said.code, 0, "{said:?}");
+        said.stdout
+    };
+    assert_eq!(policy(""), policy("allow.tcp = ['db.internal:5432', '10.0.3.7:6379']"));
 }

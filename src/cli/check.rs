@@ -6,6 +6,7 @@ use crate::host;
 use crate::host::hardening::Hardening;
 use crate::host::resources::{MEMORY, Machine, Plan, SLOTS, Share, Threads, own_memory_limit};
 use hostler_config::{Config, Consumer};
+use hostler_queue::parallel::side_by_side;
 use hostler_telemetry as telemetry;
 use hostler_types::printable::on_one_line;
 use hostler_wasm::{self as handler, Definition, Engine, Loaded, Summary};
@@ -16,7 +17,7 @@ Examples:
   hostler check --config config/hostler.toml
 
 Consumes nothing and reports all problems at once. Exits with 64 for a bad config, 65 for a bad handler, 69 for a \
-    queue, a NATS server or a database that cannot be reached.";
+    queue, a NATS server or a database that cannot be reached. Warns about servers of allow.tcp that cannot be reached.";
 
 /// Check the config, the handlers and the queues
 #[derive(Debug, clap::Args)]
@@ -47,6 +48,7 @@ pub(super) fn run(args: &Args) -> Result {
     let grants = host::check_grants(&loaded);
     let hardening = check_hardening(&loaded.config, &machine);
     let handlers = block_on(check_handlers(&loaded.config, &machine));
+    let servers = block_on(check_servers(&loaded.config));
     let queues = block_on(check_queues(&loaded.config));
     let jobs = block_on(check_jobs(&loaded.config));
     #[cfg(feature = "retry")]
@@ -61,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result {
     let applets = block_on(check_applets(&loaded.config, &machine));
     #[cfg(not(feature = "jobs"))]
     let applets = Ok(());
-    let failures: Vec<_> = [grants, hardening, handlers, applets, queues, jobs, retry, service]
+    let failures: Vec<_> = [grants, hardening, handlers, applets, servers, queues, jobs, retry, service]
         .into_iter()
         .filter_map(Result::err)
         .collect();
@@ -132,6 +134,29 @@ fn describe_plan(config: &Config, plan: &Plan) -> String {
     });
     let limit = scarce.then(|| format!(" (the memory limit is {} MiB: {})", plan.limit.bytes >> 20, plan.limit.by));
     format!("memory    ok  {shares}{}", limit.unwrap_or_default())
+}
+
+/// Tries to connect to the servers that consumers grant their handlers. The start of `run` needs none of them, so a server that
+/// cannot be reached now is a warning.
+async fn check_servers(config: &Config) -> Result<()> {
+    let granted =
+        config.consumers.iter().flat_map(|consumer| consumer.allow.tcp.iter().map(move |grant| (consumer, &grant.to)));
+    let probes = granted.clone().map(|(consumer, server)| {
+        let (server, networks) = (server.clone(), consumer.allow.networks.clone());
+        async move { handler::probe(&server, &networks).await }
+    });
+    for ((Consumer { name, .. }, server), probed) in granted.zip(side_by_side(probes).await) {
+        match probed {
+            Some(Ok(at)) => print(format!("tcp       ok  {name}: {server} at {at}")),
+            Some(Err(error)) => {
+                let cure = error.cure();
+                say(format_args!("tcp       !!  {name}: allow.tcp grants {server}: {error}\n  cure: {cure}"));
+            }
+            // The process is ending.
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 async fn check_queues(config: &Config) -> Result<()> {

@@ -102,7 +102,7 @@ pub use http::{FOOTPRINT as HTTP_FOOTPRINT, MAX_IDLE_PER_ORIGIN, MAX_OPEN};
 pub use limits::footprint;
 pub use load_error::LoadError;
 pub use source::{Fetched, Source};
-pub use tcp::{CONNECTION_FOOTPRINT, TLS_FOOTPRINT};
+pub use tcp::{CONNECTION_FOOTPRINT, ProbeError, TLS_FOOTPRINT, probe};
 
 use std::sync::Arc;
 

@@ -6,6 +6,7 @@
 //! | `imports.rs` | `wasi:sockets` in the linker |
 //! | `connect.rs` | one connection, from its start to its end |
 //! | `names.rs` | addresses of granted names |
+//! | `probe.rs` | attempts to reach granted servers, for `hostler check` |
 //! | `outlet.rs` | output that the kernel has not accepted yet |
 //! | `tls.rs` | TLS of granted servers: authorities and names |
 //! | `handshake.rs`, `tls_stream.rs` | the beginning of TLS on a connection, and its streams |
@@ -22,10 +23,12 @@ mod handshake;
 mod imports;
 mod names;
 mod outlet;
+mod probe;
 mod tls;
 mod tls_stream;
 
 pub(super) use imports::add;
+pub use probe::{ProbeError, probe};
 pub(super) use tls::TlsError;
 
 use std::collections::BTreeMap;
