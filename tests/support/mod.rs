@@ -3,6 +3,7 @@
 pub mod certificate;
 pub mod cgroup;
 pub mod collector;
+pub mod echo;
 pub mod ecs;
 pub mod engine;
 pub mod guard;
@@ -17,6 +18,7 @@ pub mod prometheus;
 pub mod proxy;
 pub mod python;
 pub mod rabbitmq;
+pub mod redis;
 pub mod registry;
 pub mod rotel;
 pub mod scripted;

@@ -1,10 +1,12 @@
 //! A guest that talks to TCP servers. The attribute `do` says how, the body says with which server.
 
 mod postgres;
+mod redis;
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::ops::Range;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -19,15 +21,18 @@ fn handle(message: Message) -> Answer {
         "echo" => echo(server),
         "connect" => TcpStream::connect(server).map(|_| Outcome::Ack).map_err(failed),
         "resolve" => resolve(server),
+        "scan" => scan(server),
         "many" => Ok(Outcome::reply(many(server))),
         "read" => TcpStream::connect(server)
             .and_then(|mut stream| stream.read(&mut [0]))
             .map(|_| Outcome::Ack)
             .map_err(failed),
+        "drain" => drain(server),
         "pour" => pour(server).map(drop).map(|()| Outcome::Ack),
         "leave" => leave(server),
         "listen" => TcpListener::bind(server).map(|_| Outcome::Ack).map_err(failed),
         "postgres" => postgres::query(server).map(Outcome::reply).map_err(failed),
+        "redis" => redis::ask(server).map(Outcome::reply).map_err(failed),
         other => Err(Failure::dead_letter(format!("`{other}` is nothing that this guest does"))),
     }
 }
@@ -50,16 +55,44 @@ fn resolve(server: &str) -> Answer {
     Ok(Outcome::reply(addresses.map(|at| at.to_string()).collect::<Vec<_>>().join(" ")))
 }
 
-/// Connects as often as it can, up to 100 times. Returns the number, and the error that ended it.
-fn many(server: &str) -> String {
-    let mut streams = Vec::new();
-    while streams.len() < 100 {
-        match TcpStream::connect(server) {
-            Ok(stream) => streams.push(stream),
-            Err(error) => return format!("{} {:?}", streams.len(), error.kind()),
+/// Tries to connect to each port of `host from to`. Returns the ports that were connected to, and the kinds of all errors.
+fn scan(range: &str) -> Answer {
+    let (host, ports) = ports(range).ok_or_else(|| failed("a host and two ports are needed"))?;
+    let (mut open, mut kinds) = (Vec::new(), Vec::new());
+    for port in ports {
+        match TcpStream::connect((host, port)) {
+            Ok(_) => open.push(port),
+            Err(error) if kinds.contains(&error.kind()) => {}
+            Err(error) => kinds.push(error.kind()),
         }
     }
-    streams.len().to_string()
+    Ok(Outcome::reply(format!("{open:?} {kinds:?}")))
+}
+
+fn ports(range: &str) -> Option<(&str, Range<u16>)> {
+    let mut words = range.split(' ');
+    let (host, from, to) = (words.next()?, words.next()?, words.next()?);
+    Some((host, from.parse().ok()?..to.parse().ok()?))
+}
+
+/// Connects 1000 times, and keeps each connection. Returns the number of connections, and the last error.
+fn many(server: &str) -> String {
+    let (mut streams, mut last) = (Vec::new(), None);
+    for _ in 0..1000 {
+        match TcpStream::connect(server) {
+            Ok(stream) => streams.push(stream),
+            Err(error) => last = Some(error.kind()),
+        }
+    }
+    format!("{} {last:?}", streams.len())
+}
+
+/// Reads until the server ends the connection.
+fn drain(server: &str) -> Answer {
+    let mut stream = TcpStream::connect(server).map_err(failed)?;
+    let mut part = [0; 1 << 16];
+    while stream.read(&mut part).map_err(failed)? > 0 {}
+    Ok(Outcome::Ack)
 }
 
 /// Writes 1 MiB, of which the host may hold a part when this returns.
