@@ -16,6 +16,7 @@ from __future__ import annotations
 # Python itself imports these modules at their first use. A finished component can import nothing more, so they are imported here.
 import _strptime  # noqa: F401
 import encodings.cp1252  # noqa: F401
+import encodings.idna  # noqa: F401
 import encodings.utf_8_sig  # noqa: F401
 import functools
 import inspect
