@@ -6,6 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::invoke::{answer, reply};
+use crate::support::echo::Echo;
 use crate::support::guests::component;
 use crate::support::hostler::{World, announce};
 use crate::support::toolchains::{Guest, built, here, run, with_toolchains};
@@ -60,7 +61,7 @@ struct Case {
     check: fn(&Subject),
 }
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 16] = [
     Case { name: "ack", promise: |_| Yes, check: acks },
     Case { name: "reply", promise: |_| Yes, check: replies },
     Case { name: "retry", promise: |_| Yes, check: retries },
@@ -100,6 +101,15 @@ const CASES: [Case; 15] = [
         check: knows_its_time,
     },
     Case {
+        name: "TCP connection to a granted server",
+        promise: |language| match language.folder {
+            "rust" | "python" => Yes,
+            "js" => Cannot("Its runtime has no sockets yet."),
+            _ => Cannot("A module of WASI preview 1 has no sockets that connect."),
+        },
+        check: connects,
+    },
+    Case {
         name: "act on its job: add items, seal, progress",
         promise: |language| match language.kind {
             Kind::Component => Yes,
@@ -117,10 +127,11 @@ const CASES: [Case; 15] = [
     },
 ];
 
-/// A guest, and a config with two consumers of it, one with hooks.
+/// A guest, and a config with three consumers of it: one with hooks, and one that may connect to a server.
 struct Subject {
     language: Language,
     world: World,
+    server: Echo,
 }
 
 impl Subject {
@@ -132,12 +143,15 @@ impl Subject {
         };
         let consumer =
             format!("handler = '{}'\nprocessing_timeout = '1s'\nlimits.output = '2MiB'\n{of_kind}\n", wasm.display());
+        let server = Echo::start();
         let world = World::new(&format!(
             "host.cache_dir = '{}'\n[consumers.one]\nchannel = 'one'\n{consumer}\
-             [consumers.hooked]\nchannel = 'hooked'\n{consumer}{hooks}",
-            cache.display()
+             [consumers.hooked]\nchannel = 'hooked'\n{consumer}{hooks}\n\
+             [consumers.connected]\nchannel = 'connected'\n{consumer}allow.tcp = ['{}']",
+            cache.display(),
+            server.address
         ));
-        Self { language, world }
+        Self { language, world, server }
     }
 
     fn does(&self, what: &str, body: impl AsRef<[u8]>) -> Value {
@@ -236,6 +250,12 @@ fn knows_the_attempt(subject: &Subject) {
 fn knows_its_time(subject: &Subject) {
     let context = context(subject);
     assert_eq!([&context["remaining"], &context["stop"]], [&json!(true), &json!(false)], "{context}");
+}
+
+fn connects(subject: &Subject) {
+    let server = subject.server.address.to_string();
+    assert_eq!(reply(&subject.does_with("connected", "connect", &server, &[])), b"hello");
+    assert_eq!(subject.does("connect", &server)["outcome"], "failed", "without a grant");
 }
 
 /// `invoke` has no job, so the guest learns so. Requests that are accepted are in `jobs`.

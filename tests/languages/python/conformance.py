@@ -1,6 +1,7 @@
 """The conformance guest in Python: the text attribute `do` says what to do."""
 import json
 import os
+import socket
 import sys
 
 import hostler
@@ -56,6 +57,12 @@ def handle(message: hostler.Message):
         return compact({name: value for name, value in message.attributes.items() if isinstance(value, str)})
     if do == "context":
         return compact({"attempt": message.attempt, "remaining": hostler.remaining() > 0, "stop": hostler.should_stop()})
+    if do == "connect":
+        host, port = message.text.rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as stream:
+            stream.sendall(b"hello")
+            stream.shutdown(socket.SHUT_WR)
+            return stream.makefile("rb").read()
     if do == "job":
         try:
             hostler.add_items("child", [hostler.Item(1, dedupe_key="one")])

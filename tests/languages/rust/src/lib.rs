@@ -1,5 +1,7 @@
 //! The conformance guest in Rust: the text attribute `do` says what to do.
 
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -43,6 +45,13 @@ fn handle(message: Message) -> Result<Outcome, Failure> {
             "remaining": context::remaining() > Duration::ZERO,
             "stop": context::should_stop(),
         }))?,
+        "connect" => {
+            let mut answer = String::new();
+            let mut stream = TcpStream::connect(message.text()?).map_err(failed)?;
+            stream.write_all(b"hello").and_then(|()| stream.shutdown(Shutdown::Write)).map_err(failed)?;
+            stream.read_to_string(&mut answer).map_err(failed)?;
+            Outcome::reply(answer)
+        }
         "job" => match job::add("child", [job::Item::new("1").dedupe_key("one")]) {
             Err(job::JobError::NoJob(_)) if job::current().is_none() => Outcome::reply("no-job"),
             other => return Err(Failure::error(format!("{other:?}"))),
@@ -53,6 +62,10 @@ fn handle(message: Message) -> Result<Outcome, Failure> {
         }
         other => return Err(Failure::dead_letter(format!("`do` is `{other}`"))),
     })
+}
+
+fn failed(error: io::Error) -> Failure {
+    Failure::error(error.to_string())
 }
 
 #[message_start]
