@@ -33,6 +33,8 @@ struct Shared {
     stream: Mutex<DynOutputStream>,
     /// Set once the guest has shut the stream down. Then it is closed without any fault.
     is_shut: AtomicBool,
+    /// Set while the stream has accepted bytes of which the guest does not know yet whether the kernel took them.
+    is_owing: AtomicBool,
     lost: Arc<AtomicBool>,
 }
 
@@ -40,8 +42,8 @@ impl Outlets {
     /// Wraps the output stream of a new connection. `socket`: handle of its socket in the guest's table. `closer`: ends the
     /// streams if the connection has TLS.
     pub(super) fn track(&mut self, socket: u32, stream: DynOutputStream, closer: Option<Closer>) -> DynOutputStream {
-        let (is_shut, lost) = (AtomicBool::new(false), Arc::clone(&self.lost));
-        let shared = Arc::new(Shared { stream: Mutex::new(stream), is_shut, lost });
+        let (is_shut, is_owing) = (AtomicBool::new(false), AtomicBool::new(false));
+        let shared = Arc::new(Shared { stream: Mutex::new(stream), is_shut, is_owing, lost: Arc::clone(&self.lost) });
         // A handle is reused only after the stream of its last connection is gone.
         self.open.retain(|outlet| outlet.stream.strong_count() > 0);
         self.open.push(Outlet { socket, stream: Arc::downgrade(&shared), closer });
@@ -80,17 +82,18 @@ impl Shared {
     /// Waits until the kernel has all accepted bytes, or the connection is broken.
     async fn settle(&self) {
         let mut stream = self.stream.lock().await;
+        let mut permit = stream.check_write();
         // Without a permit, an earlier write is still going on.
-        if !matches!(stream.check_write(), Ok(0)) {
-            return;
+        if matches!(permit, Ok(0)) {
+            stream.ready().await;
+            permit = stream.check_write();
         }
-        stream.ready().await;
-        let is_lost = match stream.check_write() {
+        let is_broken = match permit {
             Ok(_) => false,
             Err(StreamError::Closed) => !self.is_shut.load(Ordering::Relaxed),
             Err(_) => true,
         };
-        if is_lost {
+        if self.is_owing.swap(false, Ordering::Relaxed) && is_broken {
             self.lost.store(true, Ordering::Relaxed);
         }
     }
@@ -101,6 +104,10 @@ impl Tracked {
     fn stream(&self) -> StreamResult<MutexGuard<'_, DynOutputStream>> {
         let in_use = |_| StreamError::Trap(wasmtime::Error::msg("the stream of a connection is in use"));
         self.0.stream.try_lock().map_err(in_use)
+    }
+
+    fn owe(&self, is_owing: bool) {
+        self.0.is_owing.store(is_owing, Ordering::Relaxed);
     }
 }
 
@@ -114,15 +121,27 @@ impl Pollable for Tracked {
 #[async_trait]
 impl OutputStream for Tracked {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.stream()?.write(bytes)
+        let has_bytes = !bytes.is_empty();
+        let written = self.stream()?.write(bytes);
+        self.owe(has_bytes && written.is_ok());
+        written
     }
 
     fn flush(&mut self) -> StreamResult<()> {
-        self.stream()?.flush()
+        let flushed = self.stream()?.flush();
+        if flushed.is_err() {
+            self.owe(false);
+        }
+        flushed
     }
 
     fn check_write(&mut self) -> StreamResult<usize> {
-        self.stream()?.check_write()
+        let permit = self.stream()?.check_write();
+        // The guest learns the end of its last write.
+        if !matches!(permit, Ok(0)) {
+            self.owe(false);
+        }
+        permit
     }
 
     /// Waits, when the guest drops the stream, for the bytes that it has accepted.
@@ -218,6 +237,21 @@ mod tests {
         assert!(!verdict(closed, false).await);
         assert!(!verdict(reset, false).await);
         assert!(!verdict(reset, true).await);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_failed_before_anyone_waits_is_lost_unless_the_guest_saw_it() {
+        for guest_looks in [false, true] {
+            let mut outlets = Outlets::default();
+            let (stream, go) = slow(reset);
+            let mut stream = outlets.track(7, stream, None);
+            stream.write(Bytes::from_static(b"x")).unwrap();
+            go.notify_one();
+            stream.ready().await;
+            assert!(!guest_looks || stream.check_write().is_err());
+            assert_eq!(outlets.settle().await, guest_looks);
+            assert!(outlets.settle().await, "the next message has lost nothing");
+        }
     }
 
     #[tokio::test]
