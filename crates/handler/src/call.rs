@@ -207,6 +207,11 @@ impl Stop {
     pub fn is_asked(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
     }
+
+    /// Returns `true` once [`Self::force`] was called.
+    pub fn is_forced(&self) -> bool {
+        self.0.forced.is_cancelled()
+    }
 }
 
 /// Calls a handler with the message of `call`, and returns the outcome when the handler completes. If the guest is

@@ -4,22 +4,26 @@
 //! | file | job |
 //! |---|---|
 //! | `call` | one call: the input, the outcome, and the ways to stop the guest |
+//! | `batch` | one call with several messages, and its answers |
 //! | `limit` | limits of the host that a call can reach |
 //! | `output` | a guest's output, stored up to a limit |
 //! | `last_words` | the reason for a program's failure, from the end of its standard error |
 //! | `pools` | separate threads for guests that compute for long |
 
+mod batch;
 mod call;
 mod last_words;
 mod limit;
 mod output;
 mod pools;
 
+pub use batch::{BatchCall, BatchEnd, Early, handle_alone, run_batch};
 pub use call::{Bounds, Call, Outcome, Stop, run, run_until_stopped};
 pub use limit::{Limit, with_threads};
 pub use output::{Captured, Excerpt, MAX_LINES, Mark, Output, Stream};
 pub use pools::{Beyond, Pools, charge};
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,6 +42,22 @@ pub const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
 pub trait Handler: Send + Sync + 'static {
     /// Processes one message and returns the outcome. Never fails: every fault is an [`Outcome`].
     async fn handle(&self, call: &Call) -> Outcome;
+
+    /// Processes several messages in one call. Never fails: every fault is a [`BatchEnd`]. Called only for a consumer with
+    /// batches. By default, calls [`Self::handle`] with each message that is not lost, in order.
+    async fn handle_batch(&self, batch: &Arc<BatchCall>) -> BatchEnd {
+        let mut answers = Vec::new();
+        for (index, call) in batch.calls.iter().enumerate() {
+            if batch.is_lost(index) {
+                answers.push(Outcome::LeaseLost);
+                continue;
+            }
+            let outcome = self.handle(call).await;
+            batch.answer(index, outcome.clone());
+            answers.push(outcome);
+        }
+        BatchEnd::Answers(answers)
+    }
 
     /// Returns `true` if [`Self::processing_timeout`] may return an outcome.
     fn decides_timeouts(&self) -> bool {

@@ -103,6 +103,11 @@ impl Output {
         Self { limit, kept: Arc::default() }
     }
 
+    /// Returns the maximum number of bytes that are stored.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Returns the stored output and resets the output to empty.
     pub fn take(&self) -> Captured {
         std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
