@@ -97,6 +97,17 @@ choice! {
 }
 
 choice! {
+    /// Treatment of the messages of a batch for which the handler has given no answer when it traps, or reaches its processing
+    /// timeout.
+    OnTrap {
+        /// Each of them runs again alone, under its lease, and without another attempt.
+        Singly = "singly",
+        /// Each of them has trapped or timed out.
+        Fail = "fail",
+    }
+}
+
+choice! {
     /// Part of a WASI command's output to send as the reply.
     Reply {
         /// No reply: stdout is logged.

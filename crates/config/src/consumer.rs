@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::choice::{FilterType, OnProcessingTimeout, Reply};
+use super::choice::{FilterType, OnProcessingTimeout, OnTrap, Reply};
 use super::grants::{DirGrant, Dirs, HandlerRef, Network, Origin};
 use super::read::Bytes;
 use super::servers::Servers;
@@ -44,9 +44,11 @@ pub struct Consumer {
     pub sha256: Option<[u8; 32]>,
     /// Expected SHA-256 of the component in `hooks`. `None`: the hash is not checked.
     pub hooks_sha256: Option<[u8; 32]>,
-    /// Maximum number of messages processed at the same time: 1 to 1024. `None`: 16, or fewer if the memory is too
-    /// small.
+    /// Maximum number of handler calls at the same time, each with one message or one batch: 1 to 1024. `None`: 16, or
+    /// fewer if the memory is too small.
     pub concurrency: Option<usize>,
+    /// Batches. `None`: the handler gets one message at a time.
+    pub batch: Option<Batch>,
     /// Visibility timeout: 1 s to 12 h (SQS limit).
     pub lease: Duration,
     /// Maximum run time of a handler: 1 s to 12 h. On SQS, the sum of this time and `lease` must not exceed 12 h.
@@ -95,6 +97,19 @@ pub struct Subject {
     pub pattern: String,
     /// Group of receivers, each request coming to one of them.
     pub queue_group: String,
+}
+
+/// `[consumers.NAME.batch]`: several messages in one call of the handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// Maximum number of messages: 1 to 1,000. Together with `concurrency`, at most 16,384 messages at the same time.
+    pub max: usize,
+    /// Maximum time that a message waits for others, from when it was received, while a slot is free: at most 60 s.
+    pub wait: Duration,
+    /// Maximum size of the bodies and attributes in bytes: 1 KiB to 64 MiB. A larger message is alone in its batch.
+    pub bytes: u64,
+    /// Treatment of messages without an answer when the handler traps or times out.
+    pub on_trap: OnTrap,
 }
 
 /// `[consumers.NAME.retry]`: the escalation of failed attempts.
@@ -225,6 +240,7 @@ impl Consumer {
             sha256: at.maybe("sha256")?,
             hooks_sha256: at.maybe("hooks_sha256")?,
             concurrency: at.maybe("concurrency")?,
+            batch: batch(&at)?,
             lease: at.need("lease")?,
             processing_timeout,
             delay_tolerance: at.need("delay_tolerance")?,
@@ -294,6 +310,12 @@ fn breaker(at: &Section<'_>) -> Result<Option<Breaker>, Mismatch> {
     let Some(failures) = at.maybe("breaker.failures")? else { return Ok(None) };
     let (over, min, pause) = (at.need("breaker.over")?, at.need("breaker.min")?, at.need("breaker.pause")?);
     Ok(Some(Breaker { failures, over, min, pause }))
+}
+
+fn batch(at: &Section<'_>) -> Result<Option<Batch>, Mismatch> {
+    let Some(max) = at.maybe("batch.max")? else { return Ok(None) };
+    let (wait, bytes) = (at.need("batch.wait")?, at.need::<Bytes>("batch.bytes")?.0);
+    Ok(Some(Batch { max, wait, bytes, on_trap: at.need("batch.on_trap")? }))
 }
 
 fn filter(at: &Section<'_>) -> Result<Filter, Mismatch> {

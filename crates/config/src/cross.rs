@@ -1,5 +1,6 @@
 //! Checks values against each other: reports values that are valid alone but not together.
 
+mod batches;
 mod sources;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
         problems.extend(sources::subject(&at, on_nats));
         problems.extend(sources::subjects(&at, on_nats));
         problems.extend(sources::job(&at));
+        problems.extend(batches::check(&at, on_sqs));
         if on_sqs {
             problems.extend([in_flight(&at), queue_name(&at, &settings.root()), waits(&at)].into_iter().flatten());
         }

@@ -56,6 +56,7 @@ fn consumer(applet: &Applet) -> Result<Consumer> {
         sha256: applet.sha256,
         hooks_sha256: None,
         concurrency: Some(applet.concurrency),
+        batch: None,
         lease: applet.processing_timeout,
         processing_timeout: applet.processing_timeout,
         delay_tolerance: none,

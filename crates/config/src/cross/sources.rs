@@ -57,13 +57,14 @@ pub(super) fn subjects(at: &Section<'_>, on_nats: bool) -> Option<Problem> {
 }
 
 /// Keys that make no sense with `job`, each with the reason.
-const WITHOUT_A_QUEUE: [(&str, &str); 19] = [
+const WITHOUT_A_QUEUE: [(&str, &str); 20] = [
     ("channel", "the items of jobs take the place of a channel's messages"),
     ("subject", "the items of jobs take the place of a subject's requests"),
     ("ordered", "the items of one `serialize_key` are in order anyway"),
     ("high_throughput", "items are in no queue"),
     ("lease", "the job service sets the lease by `jobs.heartbeat`"),
     ("longest_delay", "the job service delays items itself"),
+    ("batch.max", "each item is processed by itself"),
     ("reply_channel", "a reply is the result of the item"),
     ("dead_letter", "an item that fails for good stays with its job, which `hostler jobs retry` tries again"),
     ("retry.requeues", RETRIES),

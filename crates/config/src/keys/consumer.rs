@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{DefaultValue, Key, MAX_IN_FLIGHT, SECOND, jobs, key, lasting, nats};
-use crate::choice::{FilterType, OnProcessingTimeout, Reply};
+use crate::choice::{FilterType, OnProcessingTimeout, OnTrap, Reply};
 use crate::kind::Kind;
 use hostler_types::message::MAX_DELAY;
 
@@ -59,7 +59,32 @@ pub(super) const KEYS: &[Key] = &[
         "consumers.*.concurrency",
         Kind::Integer { min: 1, max: 1024 },
         DefaultValue::Derived("`16`, or as many as the container's memory allows"),
-        "Messages processed at a time.",
+        "Messages, or batches, processed at a time.",
+    ),
+    key(
+        "consumers.*.batch.max",
+        Kind::Integer { min: 1, max: 1_000 },
+        DefaultValue::Unset,
+        "Most messages in one call of a batch handler, which answers for each of them; unset: one message at a time.",
+    ),
+    key(
+        "consumers.*.batch.wait",
+        lasting(Duration::ZERO, Duration::from_secs(60)),
+        DefaultValue::Value("2s"),
+        "Longest time that a message waits for others while its batch is not full.",
+    ),
+    key(
+        "consumers.*.batch.bytes",
+        Kind::Size { min: 1 << 10, max: 64 << 20 },
+        DefaultValue::Value("1MiB"),
+        "Most bytes of bodies and attributes in one batch; a larger message is alone.",
+    ),
+    key(
+        "consumers.*.batch.on_trap",
+        Kind::Choice(OnTrap::WORDS),
+        DefaultValue::Value("singly"),
+        "Messages without an answer when the handler traps or is stopped. `singly`: each runs again alone, under its lease and \
+         without another attempt; `fail`: each has failed.",
     ),
     key(
         "consumers.*.lease",

@@ -1,0 +1,56 @@
+//! Checks the keys of batches against each other and against the other keys of the consumer.
+
+use std::time::Duration;
+
+use super::{MAX_IN_FLIGHT, Section, beside, lasting, problem};
+use crate::error::Problem;
+use crate::units::duration_text;
+
+/// Maximum number of messages that a consumer may have in its batches. Below the 20,000 messages that may be in flight on a
+/// FIFO queue of SQS.
+const MAX_MESSAGES: u64 = 16_384;
+
+/// Keys that have no effect without `batch.max`.
+const OTHERS: [&str; 3] = ["batch.wait", "batch.bytes", "batch.on_trap"];
+
+/// Checks the batches of one consumer.
+pub(super) fn check(at: &Section<'_>, on_sqs: bool) -> Vec<Problem> {
+    // An emptied key turns batches off, regardless of the other keys.
+    if at.is_emptied("batch.max") {
+        return Vec::new();
+    }
+    if !at.is_set("batch.max") {
+        let key = OTHERS.into_iter().find(|key| at.is_set(key));
+        return key.map(|key| without_max(at, key)).into_iter().collect();
+    }
+    [too_many(at), in_flight(at).filter(|_| on_sqs)].into_iter().flatten().collect()
+}
+
+fn without_max(at: &Section<'_>, key: &str) -> Problem {
+    let fault = format!("{} is not set, so this key has no effect", at.path("batch.max"));
+    problem(at, key, fault, "set `batch.max` to a number of messages such as 100".to_owned())
+}
+
+fn too_many(at: &Section<'_>) -> Option<Problem> {
+    let (max, slots): (u64, u64) = (at.get("batch.max")?, at.get("concurrency")?);
+    (max * slots > MAX_MESSAGES).then(|| {
+        let other = beside(at, "concurrency", &slots.to_string());
+        let fault = format!("{max} messages in each call and {other} are more than {MAX_MESSAGES} messages at a time");
+        problem(at, "batch.max", fault, "lower one of them".to_owned())
+    })
+}
+
+/// A message waits for its batch, may run in it up to the timeout, and then alone up to the timeout.
+fn in_flight(at: &Section<'_>) -> Option<Problem> {
+    let (wait, processing): (Duration, Duration) = (at.get("batch.wait")?, at.get("processing_timeout")?);
+    let lease: Duration = at.get("lease")?;
+    (wait + 2 * processing + lease > MAX_IN_FLIGHT).then(|| {
+        let fault = format!(
+            "{} in a batch, the same alone, and {} and {} are more than the 12 h that SQS keeps a message in flight",
+            duration_text(processing),
+            lasting(at, "batch.wait", wait),
+            lasting(at, "lease", lease)
+        );
+        problem(at, "processing_timeout", fault, "lower `processing_timeout`".to_owned())
+    })
+}
