@@ -115,6 +115,7 @@ fn spec() -> Spec {
         name: "test".into(),
         channel: "work".into(),
         ordered: false,
+        batch: None,
         concurrency: 16,
         lease: 30 * SECOND,
         processing_timeout: 60 * SECOND,

@@ -32,6 +32,7 @@ pub(super) fn spec(consumer: &config::Consumer, share: &Share, drain: Duration) 
         channel: consumer.source().into(),
         ordered: consumer.ordered,
         concurrency: share.slots,
+        batch: consumer.batch,
         lease: consumer.lease,
         processing_timeout: consumer.processing_timeout,
         delay_tolerance: consumer.delay_tolerance,
@@ -67,7 +68,7 @@ pub(super) fn channel_spec_with(consumer: &config::Consumer, slots: usize) -> Ch
         filter: consumer.filter.clone(),
         max_receives: consumer.dead_letter.then(|| policy(consumer).attempts().saturating_add(2)),
         longest_delay: consumer.longest_delay,
-        window: window(slots, consumer.rate_limit, consumer.processing_timeout),
+        window: window(slots * batch_size(consumer), consumer.rate_limit, consumer.processing_timeout),
         lease: consumer.lease,
         subject: consumer
             .subject
@@ -77,8 +78,13 @@ pub(super) fn channel_spec_with(consumer: &config::Consumer, slots: usize) -> Ch
     }
 }
 
+/// Returns the maximum number of messages in one call of the handler.
+fn batch_size(consumer: &config::Consumer) -> usize {
+    consumer.batch.map_or(1, |batch| batch.max)
+}
+
 /// Returns the number of messages that a service may send ahead to a consumer, including those that its handlers work on: one per
-/// slot. With a rate limit, no more than the limit lets through while one handler runs and in the seconds after it; fewer would
+/// slot, or a full batch. `slots`: number of places for messages. With a rate limit, no more than the limit lets through while one handler runs and in the seconds after it; fewer would
 /// leave slots empty that the limit permits to be used.
 fn window(slots: usize, limit: Option<Rate>, processing_timeout: Duration) -> usize {
     match limit {

@@ -196,6 +196,7 @@ fn spec() -> Spec {
         name: "bench".into(),
         channel: "bench".into(),
         ordered: false,
+        batch: None,
         concurrency: 10,
         lease: 30 * SECOND,
         processing_timeout: 20 * SECOND,

@@ -7,6 +7,8 @@
 //!                 Stopping ─guest ended→ (Deciding: the processing-timeout hook) → StoppingHeartbeat
 //! ```
 //!
+//! A message of a batch goes back from Running to Waiting if the batch gave no answer for it, and the message is to run alone.
+//!
 //! A lost lease leads from every state to Done without a settlement. If a guest is running, the delivery first waits
 //! until the guest has ended.
 
@@ -33,6 +35,8 @@ pub enum Event {
     Ended(Option<Outcome>),
     /// The processing timeout was reached. Contains the run time of the handler.
     Deadline(Duration),
+    /// The batch in which the message ran has ended without an answer for it, so the message is to run again, alone.
+    Again,
     /// The lease is lost.
     LeaseLost,
     /// An operator cancels the delivery.
@@ -179,6 +183,11 @@ impl Machine {
             (State::Running, Event::Cancel) => self.go(State::Stopping(Cause::Cancelled), Action::Stop),
             (State::Running, Event::LeaseLost) => self.go(State::Stopping(Cause::LeaseLost), Action::Stop),
             (State::Running, Event::DrainDeadline) => self.go(State::Stopping(Cause::Shutdown), Action::Stop),
+            (State::Running, Event::Again) => self.go(State::Waiting, Action::Nothing),
+            (stopping @ State::Stopping(_), Event::Again) => {
+                self.state = stopping;
+                self.handle(Event::Ended(None), policy)
+            }
 
             (State::Stopping(_), Event::LeaseLost) => self.go(State::Stopping(Cause::LeaseLost), Action::Nothing),
             (State::Stopping(Cause::LeaseLost), Event::Ended(_)) => self.forget(),

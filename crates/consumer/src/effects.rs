@@ -12,13 +12,14 @@ use super::Consumer;
 use super::changes::Changes;
 use super::failures::Kind;
 use super::in_flight::{DeliveryId, Request};
-use super::in_hand::Place;
+use super::in_hand::{BatchId, Place};
 use super::leases::Heartbeat;
-use super::log;
+use super::log::{self, Named};
 use super::signals::Signals;
 use super::spans::{self, Spans};
 use hostler_handler::{self as handler};
-use hostler_handler::{Call, HOOK_TIMEOUT, Handler, Limit, Outcome, Pools, run_until_stopped, with_threads};
+use hostler_handler::{BatchCall, BatchEnd, Bounds, Call, Early, HOOK_TIMEOUT, Handler, Limit, Outcome, Output, Pools};
+use hostler_handler::{run_until_stopped, with_threads};
 use hostler_queue::{Delivery, LeaseError, LeaseHandle, Queue, QueueError, Receive, SendError, Settlement, Unsettled};
 use hostler_queue_telemetry::Replies;
 use hostler_telemetry::traces::Span;
@@ -48,6 +49,9 @@ pub(super) enum Signal {
     Received { asked: usize, result: Result<Vec<Delivery>, QueueError> },
     /// A guest has ended. `None`: the guest was stopped.
     Ended { id: Id, outcome: Option<Outcome> },
+    /// The guest of a batch has ended. `ids`: the messages that the handler got, in order. `end`: `None` if the guest was
+    /// stopped.
+    BatchEnded { batch: BatchId, ids: Vec<Id>, end: Option<BatchEnd> },
     /// The processing-timeout hook has ended. `None`: the hook made no decision.
     Decided { id: Id, outcome: Option<Outcome> },
     /// The attempt to send a reply has ended. On failure, contains the outcome of the message.
@@ -96,7 +100,7 @@ impl World {
     /// `sampled`: `true` if the span of the call is exported.
     fn log_output(&self, call: &Call, sampled: bool) {
         let place = Place { trace: call.trace.as_deref(), own: sampled };
-        log::output(&self.name, &call.message.id, place, &call.output.take());
+        log::output(&self.name, Named::Message(&call.message.id), place, &call.output.take());
     }
 }
 
@@ -204,6 +208,28 @@ impl Effects {
             if outcome.is_some() {
                 answer.soon(Signal::Ended { id, outcome }).await;
             }
+        });
+    }
+
+    /// Runs the handler on a batch, and logs its output, of which `output` bytes are kept. A message that cannot be loaded, or
+    /// that the handler answers early, sends its own signal.
+    pub(super) fn run_batch(&self, batch: BatchId, members: Vec<(Id, Arc<Call>)>, bounds: Bounds, output: usize) {
+        let answer = self.answer(Signal::BatchEnded { batch, ids: Vec::new(), end: None });
+        self.world.guests.spawn(async move {
+            let world = Arc::clone(&answer.world);
+            let stop = bounds.stop.clone();
+            let Some(members) = run_until_stopped(&stop, load_all(&world, members)).await else { return };
+            let (ids, calls): (Vec<_>, Vec<_>) = members.into_iter().unzip();
+            let size = calls.len();
+            let early = early_answers(&world, ids.clone());
+            let call = Arc::new(BatchCall::new(calls, bounds, Output::new(output), early));
+            let end = match size {
+                0 => Some(BatchEnd::Answers(Vec::new())),
+                _ => handler::run_batch(&*world.handler, &call).await,
+            };
+            log::output(&world.name, Named::Batch(size), Place { trace: None, own: false }, &call.output.take());
+            drop(call);
+            answer.soon(Signal::BatchEnded { batch, ids, end }).await;
         });
     }
 
@@ -334,6 +360,45 @@ async fn load(queue: &dyn Queue, mut call: Arc<Call>) -> Option<Result<Arc<Call>
         }
     }
     Some(Ok(call))
+}
+
+/// Loads the bodies of a batch that are stored outside the queue. Returns the messages that the handler gets, in order. One
+/// that cannot be loaded sends its signal, and one whose lease is lost meanwhile is left out.
+async fn load_all(world: &Arc<World>, members: Vec<(Id, Arc<Call>)>) -> Vec<(Id, Arc<Call>)> {
+    if members.iter().all(|(_, call)| call.message.claim.is_none()) {
+        return members;
+    }
+    let mut loads = JoinSet::new();
+    for (place, (id, call)) in members.into_iter().enumerate() {
+        let world = Arc::clone(world);
+        loads.spawn(async move {
+            match load(&*world.queue, call).await? {
+                Ok(call) => Some((place, id, call)),
+                Err(fault) => {
+                    world.signals.send(Signal::Ended { id, outcome: Some(unfit(fault, Limit::at_hand())) });
+                    None
+                }
+            }
+        });
+    }
+    let mut loaded = Vec::new();
+    while let Some(load) = loads.join_next().await {
+        // A message whose load panicked has no answer, and is handled at the end of the batch.
+        loaded.extend(load.ok().flatten());
+    }
+    loaded.sort_unstable_by_key(|(place, ..)| *place);
+    loaded.into_iter().map(|(_, id, call)| (id, call)).collect()
+}
+
+/// Returns the receiver of the answers that the handler gives before the end of its batch. `ids`: the messages of the batch.
+fn early_answers(world: &Arc<World>, ids: Vec<Id>) -> Early {
+    // Not the whole context: it has the handler, whose instances may keep their last batch.
+    let signals = Arc::clone(&world.signals);
+    Box::new(move |index, outcome| {
+        if let Some(id) = ids.get(index) {
+            signals.send(Signal::Ended { id: *id, outcome: Some(outcome) });
+        }
+    })
 }
 
 /// Sends the signal of an effect when dropped. An effect that runs a guest drops its answer only after the guest has

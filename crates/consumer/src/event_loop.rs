@@ -1,6 +1,7 @@
 //! Event loop of one consumer: turns signals and deadlines into events, events into commands, and commands into
 //! effects.
 
+mod batches;
 mod deliveries;
 mod groups;
 mod pause;
@@ -14,6 +15,7 @@ use std::time::SystemTime;
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, sleep_until};
 
+use self::batches::Batches;
 use self::deliveries::Command;
 use super::admission::Admission;
 use super::delivery::Event;
@@ -56,11 +58,12 @@ pub(super) struct EventLoop {
     /// Unfinished deliveries, in the order of receipt. Boxed because a `BTreeMap` moves its values.
     in_hand: BTreeMap<Id, Box<InHand>>,
     next_id: Id,
-    /// Number of deliveries that hold a slot: see [`Machine::holds_slot`](super::delivery::Machine::holds_slot).
+    /// Number of deliveries that hold a slot: see [`Machine::holds_slot`](super::delivery::Machine::holds_slot). With batches,
+    /// the number of deliveries that wait for one, and as many for each batch with a slot as a batch may have.
     occupied: usize,
     /// Deliveries whose guest is running, ordered by start time.
     running: BTreeSet<(Instant, Id)>,
-    /// Running deliveries, ordered by the time at which they reach the processing timeout.
+    /// Deliveries that run alone, ordered by the time at which they reach the processing timeout.
     deadlines: BTreeSet<(Instant, Id)>,
     leases: Leases<Id>,
     /// Leases that the service took away, and whose deliveries a receive call may still bring.
@@ -68,6 +71,8 @@ pub(super) struct EventLoop {
     batcher: Batcher<Id>,
     schedule: PollSchedule,
     admission: Admission<Id>,
+    /// `None`: the handler gets one message at a time.
+    batches: Option<Batches>,
     gate: Gate<Id>,
     spared: Spared,
     /// Commands still to be carried out for the current event. The last element is carried out first.
@@ -104,6 +109,7 @@ impl EventLoop {
             batcher: Batcher::new(limits, spec.ordered),
             schedule: PollSchedule::new(spec, limits, now),
             admission: Admission::new(spec.breaker, now),
+            batches: spec.batch.map(Batches::new),
             gate: Gate::default(),
             spared: Spared::default(),
             commands: Vec::new(),
@@ -127,7 +133,7 @@ impl EventLoop {
         loop {
             let poll_at = self.advance();
             self.show();
-            if self.phase > Phase::Running && self.in_hand.is_empty() && self.schedule.under_way() == 0 {
+            if self.phase > Phase::Running && self.is_done() {
                 break;
             }
             let wake_at = self.next_at(poll_at).unwrap_or(self.now + IDLE);
@@ -165,6 +171,11 @@ impl EventLoop {
         self.summary
     }
 
+    /// Returns `true` if nothing is in hand: no delivery, no receive call, and no guest of a batch.
+    fn is_done(&self) -> bool {
+        self.in_hand.is_empty() && self.schedule.under_way() == 0 && self.batches.as_ref().is_none_or(Batches::is_empty)
+    }
+
     /// Handles everything that is due now: the end of the breaker's pause, expired leases, processing timeouts,
     /// heartbeats, settlements and receive calls. Returns the time at which to query the poll schedule again.
     fn advance(&mut self) -> Option<Instant> {
@@ -182,6 +193,7 @@ impl EventLoop {
             self.deadlines.pop_first();
             self.apply(id, Event::Deadline(self.consumer.spec.processing_timeout));
         }
+        self.advance_batches();
         for heartbeat in self.leases.heartbeats(now, self.limits.settle_batch) {
             self.effects.extend(heartbeat, now);
         }
@@ -199,7 +211,7 @@ impl EventLoop {
     /// `None`: after the next event.
     fn poll(&mut self) -> Option<Instant> {
         loop {
-            let load = Load { occupied: self.occupied, running: self.running.len(), in_hand: self.in_hand.len() };
+            let load = Load { occupied: self.occupied(), running: self.running.len(), in_hand: self.in_hand.len() };
             match self.schedule.next(load, &self.admission, self.now) {
                 Next::Receive(request) => self.effects.receive(request),
                 Next::At(at) => return Some(at),
@@ -215,7 +227,8 @@ impl EventLoop {
     /// Returns the next time at which something is due. `poll_at`: time at which to query the poll schedule again.
     fn next_at(&self, poll_at: Option<Instant>) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        [self.leases.next_at(), self.batcher.next_at(), deadline, poll_at].into_iter().flatten().min()
+        let batches = self.batches.as_ref().and_then(|batches| batches.next_at(self.consumer.spec.concurrency));
+        [self.leases.next_at(), self.batcher.next_at(), deadline, batches, poll_at].into_iter().flatten().min()
     }
 
     fn enter(&mut self, phase: Phase) {
@@ -233,6 +246,9 @@ impl EventLoop {
         let told = self.in_hand.iter().filter(|(_, in_hand)| !stays(in_hand));
         for id in told.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.apply(id, if phase == Phase::Draining { Event::Drain } else { Event::DrainDeadline });
+        }
+        if let Some(batches) = &mut self.batches {
+            batches.enter(phase);
         }
         if phase == Phase::Deadline {
             for (id, copy) in self.batcher.take_failed_copies() {
@@ -255,14 +271,8 @@ impl EventLoop {
     fn take(&mut self, signal: Signal) {
         match signal {
             Signal::Received { asked, result } => self.received(asked, result),
-            Signal::Ended { id, outcome } => {
-                // Sending a reply can also reach a host limit. Therefore, the attempt is recorded after the reply.
-                let replies = self.consumer.replies.is_some() && matches!(outcome, Some(Outcome::Reply(_)));
-                if !replies {
-                    self.note(id, outcome.as_ref());
-                }
-                self.ended(id, Event::Ended(outcome));
-            }
+            Signal::Ended { id, outcome } => self.concluded(id, outcome),
+            Signal::BatchEnded { batch, ids, end } => self.batch_ended(batch, &ids, end),
             Signal::Decided { id, outcome } => self.ended(id, Event::Decided(outcome)),
             Signal::Requested(request) => self.requested(request),
             Signal::TakenBack(leases) => self.taken_back(leases),
@@ -294,6 +304,20 @@ impl EventLoop {
                     }
                 }
             }
+        }
+    }
+
+    /// Handles the end of a handler call for one delivery, or the handler's answer for one delivery of a batch.
+    fn concluded(&mut self, id: Id, outcome: Option<Outcome>) {
+        // Sending a reply can also reach a host limit. Therefore, the attempt is recorded after the reply.
+        let replies = self.consumer.replies.is_some() && matches!(outcome, Some(Outcome::Reply(_)));
+        if !replies {
+            self.note(id, outcome.as_ref());
+        }
+        let membership = self.in_hand.get(&id).and_then(|in_hand| in_hand.membership);
+        self.ended(id, Event::Ended(outcome));
+        if let (Some(membership), Some(batches)) = (membership, &mut self.batches) {
+            batches.answered(membership.batch, id);
         }
     }
 

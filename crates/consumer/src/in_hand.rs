@@ -21,6 +21,17 @@ pub(super) struct Place<'a> {
     pub(super) own: bool,
 }
 
+/// Identifies a batch within its consumer.
+pub(super) type BatchId = u64;
+
+/// Place of a delivery in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Membership {
+    pub(super) batch: BatchId,
+    /// Number of messages in the batch.
+    pub(super) size: usize,
+}
+
 impl Place<'_> {
     pub(super) fn trace_id(&self) -> Option<DisplayValue<TraceId>> {
         self.trace.map(|trace| display(trace.span().trace_id()))
@@ -49,6 +60,8 @@ pub(super) struct InHand {
     /// Span of the message, and the start time of the span. `None`: the handler has not started, or the message is not
     /// sampled.
     pub(super) span: Option<(Span, SystemTime)>,
+    /// Batch in whose slot the message runs. `None`: the consumer has no batches, or the message still waits for one.
+    pub(super) membership: Option<Membership>,
 }
 
 impl InHand {

@@ -7,6 +7,8 @@
 //! | `leases` | deadlines of leases, and the heartbeats that extend leases | none |
 //! | `fifo` | releases the messages of each FIFO group one at a time | none |
 //! | `settle` | gathers settlements into batches | none |
+//! | `gather` | gathers messages into batches for the handler | none |
+//! | `batch` | state machine of one batch: what its messages get when the guest ends | none |
 //! | `breaker` | pauses receiving while too many messages fail | none |
 //! | `admission` | accepts or refuses messages, depending on the operator's pause and the breaker | none |
 //! | `failures` | settlements and lease extensions that keep failing, and the time of the first failure | none |
@@ -18,6 +20,7 @@
 //! | `event_loop` | turns signals and deadlines into events, and drives all of the above | through `effects` |
 //! | `event_loop/deliveries` | handles each delivery, from receipt to completion | through `effects` |
 //! | `event_loop/groups` | keeps the order of messages within each FIFO group | through `effects` |
+//! | `event_loop/batches` | starts batches, and handles their ends | through `effects` |
 //! | `event_loop/report` | reports deliveries and the consumer's state | log, metrics, spans, status |
 //! | `event_loop/pause` | stops and resumes receiving | through `effects` |
 //! | `event_loop/requests` | lists messages in flight and cancels deliveries for an operator | through `effects` |
@@ -33,6 +36,7 @@
 //! can delay a heartbeat.
 
 mod admission;
+mod batch;
 mod breaker;
 mod changes;
 mod delivery;
@@ -40,6 +44,7 @@ mod effects;
 mod event_loop;
 mod failures;
 mod fifo;
+mod gather;
 mod in_flight;
 mod in_hand;
 mod leases;
@@ -98,8 +103,10 @@ pub struct Spec {
     pub channel: Arc<str>,
     /// Set if messages of one group are processed in order.
     pub ordered: bool,
-    /// Maximum number of messages that are processed at the same time.
+    /// Maximum number of handler calls at the same time, each with one message or one batch.
     pub concurrency: usize,
+    /// Batches, if the handler gets several messages in one call.
+    pub batch: Option<config::Batch>,
     /// Lease duration that each receive call and each extension requests.
     pub lease: Duration,
     /// Maximum run time of the handler for one message.
@@ -118,6 +125,13 @@ pub struct Spec {
     pub breaker: Option<config::Breaker>,
     /// Maximum number of bytes of guest output to keep for the log, per message.
     pub output: usize,
+}
+
+impl Spec {
+    /// Returns the number of messages that all handler calls together may have.
+    fn capacity(&self) -> usize {
+        self.concurrency.saturating_mul(self.batch.map_or(1, |batch| batch.max.max(1)))
+    }
 }
 
 /// A consumer: its configuration, its queue, its handler and everything else that it uses.

@@ -26,6 +26,7 @@ pub(super) fn settled(spec: &Spec, in_hand: &InHand) {
         disposition = disposition.name(),
         duration_ms = milliseconds(in_hand.ran_for),
         queue_delay_ms = milliseconds(in_hand.queue_delay),
+        batch = in_hand.membership.map(|membership| membership.size),
         late = in_hand.late.then_some(true),
         delay_seconds = disposition.delay().map(|delay| milliseconds(delay) / 1_000.0),
         reason = &*shortened(reason.as_deref().unwrap_or_default(), MAX_REASON),
@@ -64,22 +65,35 @@ pub(super) fn breaker(spec: &Spec, change: Change) {
     }
 }
 
+/// Call of a handler, as its log lines name it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Named<'a> {
+    /// Id of the message.
+    Message(&'a str),
+    /// Number of messages in the batch.
+    Batch(usize),
+}
+
 /// Logs the output of a guest: one log line per output line, up to a limit. Called on the thread that ran the guest,
 /// because a log line costs about a microsecond, which is too much for the control thread.
-pub(super) fn output(consumer: &str, message_id: &str, trace: Place<'_>, captured: &Captured) {
+pub(super) fn output(consumer: &str, call: Named<'_>, trace: Place<'_>, captured: &Captured) {
+    let (message_id, batch) = match call {
+        Named::Message(id) => (Some(id), None),
+        Named::Batch(size) => (None, Some(size)),
+    };
     let tell = |(stream, line)| {
         let (trace_id, span_id) = (trace.trace_id(), trace.span_id());
-        tracing::info!(target: GUEST, consumer, message_id, stream, trace_id, span_id, "{line}");
+        tracing::info!(target: GUEST, consumer, message_id, batch, stream, trace_id, span_id, "{line}");
     };
     let Excerpt { first, left_out, last } = captured.excerpt();
     first.into_iter().for_each(tell);
     if left_out > 0 {
-        tracing::warn!(target: GUEST, consumer, message_id, "{left_out} more lines of output are not logged");
+        tracing::warn!(target: GUEST, consumer, message_id, batch, "{left_out} more lines of output are not logged");
     }
     last.into_iter().for_each(tell);
     if captured.dropped > 0 {
         let dropped = captured.dropped;
-        tracing::warn!(target: GUEST, consumer, message_id, dropped, "output beyond limits.output was dropped");
+        tracing::warn!(target: GUEST, consumer, message_id, batch, dropped, "output beyond limits.output was dropped");
     }
 }
 

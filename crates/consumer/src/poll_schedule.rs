@@ -87,6 +87,7 @@ enum Hold {
 pub(super) struct PollSchedule {
     limits: Limits,
     ordered: bool,
+    /// Maximum number of messages that hold a slot, or a place in a batch.
     concurrency: usize,
     lease: Duration,
     wait: Duration,
@@ -122,7 +123,7 @@ impl PollSchedule {
         Self {
             limits,
             ordered: spec.ordered,
-            concurrency: spec.concurrency,
+            concurrency: spec.capacity(),
             lease: spec.lease,
             wait: limits.max_wait.min(spec.longest_poll),
             bucket: spec.rate_limit.map(|rate| Bucket::empty(rate, now)),

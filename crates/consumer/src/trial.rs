@@ -19,7 +19,7 @@ use hostler_types::message::Outgoing;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-fn work() -> Channel {
+pub(crate) fn work() -> Channel {
     "work".parse().unwrap()
 }
 
@@ -43,6 +43,7 @@ pub(crate) fn consumer(queue: Arc<dyn Queue>) -> Consumer {
         channel: "work".into(),
         ordered: false,
         concurrency: 16,
+        batch: None,
         lease: 30 * SECOND,
         processing_timeout: 60 * SECOND,
         delay_tolerance: 120 * SECOND,

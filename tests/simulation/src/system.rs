@@ -185,6 +185,7 @@ macro_rules! system {
                     name: "work".into(),
                     channel: "work".into(),
                     ordered: scenario.ordered,
+                    batch: None,
                     concurrency: scenario.concurrency,
                     lease: scenario.lease,
                     processing_timeout: scenario.processing_timeout,

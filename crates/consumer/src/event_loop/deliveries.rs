@@ -61,6 +61,7 @@ impl EventLoop {
             ran_for: Duration::ZERO,
             heartbeat_failed: false,
             span: None,
+            membership: None,
         };
         self.occupied += 1;
         let may_start = match self.group_of(&in_hand) {
@@ -81,7 +82,7 @@ impl EventLoop {
         } else if self.phase > Phase::Running || !is_kept {
             // The delivery arrived after receiving had stopped.
             self.apply(id, Event::Drain);
-        } else if may_start {
+        } else if may_start && !self.gathers(id) {
             self.apply(id, Event::Start);
         }
         !may_start
@@ -109,7 +110,10 @@ impl EventLoop {
         let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
         let held_slot = in_hand.machine.holds_slot();
         let action = in_hand.machine.handle(event, &self.consumer.spec.policy);
-        self.occupied -= usize::from(held_slot && !in_hand.machine.holds_slot());
+        if held_slot && !in_hand.machine.holds_slot() {
+            let vacated = self.batches.as_mut().map(|batches| batches.vacated(id, in_hand.membership));
+            self.occupied -= vacated.unwrap_or(1);
+        }
         match action {
             Action::Nothing => {}
             Action::Run => self.start(id),
@@ -141,12 +145,24 @@ impl EventLoop {
     }
 
     fn start(&mut self, id: Id) {
-        let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
+        let Some((call, sampled)) = self.begin(id) else { return };
+        self.deadlines.insert((self.now + self.consumer.spec.processing_timeout, id));
+        self.effects.run(id, call, sampled);
+    }
+
+    /// Records that the handler starts on a delivery, alone or in a batch. Returns the call, and `true` if the span of the
+    /// message is exported.
+    pub(super) fn begin(&mut self, id: Id) -> Option<(Arc<Call>, bool)> {
+        let in_hand = self.in_hand.get_mut(&id)?;
         let (now, timeout) = (self.now, self.consumer.spec.processing_timeout);
         in_hand.started_at = Some(now);
-        // The call is not shared yet, so nothing is copied.
+        self.running.insert((now, id));
+        // The call is not shared yet, so nothing is copied, unless the message ran in a batch before.
         let call = Arc::make_mut(&mut in_hand.call);
         call.bounds.deadline = now.into_std() + timeout;
+        if in_hand.membership.is_some() {
+            return Some((Arc::clone(&in_hand.call), in_hand.span.is_some()));
+        }
         self.summary.late += u64::from(in_hand.late);
         if let Some(metrics) = &self.consumer.metrics {
             metrics.started(in_hand.queue_delay, in_hand.late);
@@ -156,9 +172,7 @@ impl EventLoop {
             call.trace = trace;
             in_hand.span = span.is_recording().then(|| (span, SystemTime::now()));
         }
-        self.running.insert((now, id));
-        self.deadlines.insert((now + timeout, id));
-        self.effects.run(id, Arc::clone(&in_hand.call), in_hand.span.is_some());
+        Some((Arc::clone(&in_hand.call), in_hand.span.is_some()))
     }
 
     /// Handles the end of the handler or of the processing-timeout hook.
@@ -168,7 +182,7 @@ impl EventLoop {
         {
             self.running.remove(&(started_at, id));
             self.deadlines.remove(&(started_at + self.consumer.spec.processing_timeout, id));
-            if matches!(event, Event::Ended(_)) {
+            if matches!(event, Event::Ended(_) | Event::Again) {
                 in_hand.ran_for = self.now - started_at;
             }
         }
@@ -238,7 +252,15 @@ impl EventLoop {
         if let Some(metrics) = &self.consumer.metrics {
             metrics.lease_lost();
         }
+        let membership = in_hand.membership;
         self.apply(id, Event::LeaseLost);
+        // The guest of a batch is told, and no answer for the message is waited for.
+        if let (Some(membership), Some(batches)) = (membership, &mut self.batches)
+            && batches.lost(membership.batch, id)
+        {
+            self.note(id, None);
+            self.ended(id, Event::Ended(None));
+        }
     }
 
     fn finish(&mut self, id: Id) {

@@ -22,8 +22,11 @@ impl EventLoop {
                     let starts = self.phase == Phase::Running
                         && self.admission.may_start(next)
                         && self.leases.hold(next, self.now);
-                    let event = if starts { Event::Start } else { Event::Drain };
-                    self.commands.push(Command::Feed(next, event));
+                    if !starts {
+                        self.commands.push(Command::Feed(next, Event::Drain));
+                    } else if !self.gathers(next) {
+                        self.commands.push(Command::Feed(next, Event::Start));
+                    }
                 }
             }
             head => self.send_back_followers(id, group, head.delay().unwrap_or_default()),

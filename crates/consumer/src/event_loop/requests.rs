@@ -44,7 +44,11 @@ impl EventLoop {
             Some(Stage::Running) => {
                 let (consumer, message_id) = (&*self.consumer.spec.name, in_hand.message_id());
                 tracing::warn!(consumer, message_id, "cancelled by an operator: its handler is stopped");
+                let membership = in_hand.membership;
                 self.apply(delivery, Event::Cancel);
+                if let (Some(membership), Some(batches)) = (membership, &mut self.batches) {
+                    batches.cancelled(membership.batch);
+                }
                 Cancellation::Stopping
             }
             Some(Stage::Stopping) => Cancellation::AlreadyStopping,

@@ -24,6 +24,7 @@ fn spec() -> Spec {
         name: "work".into(),
         channel: "work".into(),
         ordered: false,
+        batch: None,
         concurrency: 64,
         lease: 30 * SECOND,
         processing_timeout: SECOND,
