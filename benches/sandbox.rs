@@ -6,6 +6,9 @@
 //! `SANDBOXES` names other components, each with the maximum CPU time per message in microseconds:
 //! `SANDBOXES="javascript=greet.wasm=1000,python=greet.cwasm=3000"`. These components must accept the body `{"name": "Ada"}`, as
 //! the projects of `hostler new` do.
+//!
+//! `BATCHES` names a component that exports `batch-handler` and acks the body `a`. Its messages are given one by one and a hundred
+//! at a time, and the latter must take less than a third of the CPU time of the former.
 
 mod call;
 
@@ -14,7 +17,7 @@ use std::fs;
 use std::path::Path;
 
 use call::Caller;
-use hostler_handler::Outcome;
+use hostler_handler::{BatchEnd, Outcome};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -59,6 +62,35 @@ fn main() -> Result<()> {
         let (file, limit) = (Path::new(file), limit.parse()?);
         let messages = messages.unwrap_or(2_000);
         measure(&Subject { name, file, messages_per_instance: 1, body: ADA, messages, limit })?;
+    }
+    if let Ok(file) = std::env::var("BATCHES") {
+        compare_batches(Path::new(&file), messages.unwrap_or(100_000))?;
+    }
+    Ok(())
+}
+
+/// Messages in a batch.
+const BATCH: u32 = 100;
+
+/// Compares batches with single messages, both in fresh sandboxes. Fails if the gain is too small.
+fn compare_batches(file: &Path, messages: u32) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let caller = Caller::load(file, 1, "a")?;
+    let single = runtime.block_on(calls(&caller, messages))?;
+    let batch = runtime.block_on(async {
+        let before = computed()?;
+        for _ in 0..messages / BATCH {
+            match caller.call_batch(BATCH as usize).await {
+                Some(BatchEnd::Answers(answers)) if answers.iter().all(|answer| *answer == Outcome::Ack) => {}
+                other => return Err(format!("the handler was to ack the batch, but: {other:?}").into()),
+            }
+        }
+        Ok::<_, Box<dyn Error>>((computed()? - before) / f64::from(messages / BATCH * BATCH))
+    })?;
+    println!("{:<22} {single:>14.1}", "one by one");
+    println!("{:<22} {batch:>14.1}", "in batches of 100");
+    if batch * 3.0 > single {
+        return Err(format!("{batch:.1} µs for a message of a batch, and {single:.1} alone: not under a third").into());
     }
     Ok(())
 }

@@ -60,6 +60,7 @@ pub fn load_with(engine: &Engine, bytes: Vec<u8>) -> Result<Loaded, LoadError> {
         hooks_sha256: None,
         grants: Grants::default(),
         messages_per_instance: 1,
+        batches: false,
         reply_from_stdout: false,
         metrics: None,
     };

@@ -38,6 +38,7 @@ pub fn load(bytes: &[u8], pinned: bool) -> Result<Loaded, LoadError> {
         hooks_sha256: None,
         grants: Grants::default(),
         messages_per_instance: 1,
+        batches: false,
         reply_from_stdout: true,
         metrics: None,
     };

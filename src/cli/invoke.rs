@@ -259,6 +259,7 @@ fn of_source(source: Source) -> Subject {
         hooks_sha256: None,
         grants: Grants::default(),
         messages_per_instance: 1,
+        batches: false,
         reply_from_stdout: false,
         metrics: None,
     };

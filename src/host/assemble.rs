@@ -162,6 +162,7 @@ pub(super) fn definition(
             producer,
         },
         messages_per_instance: consumer.messages_per_instance,
+        batches: consumer.batch.is_some(),
         reply_from_stdout: consumer.reply == Reply::Stdout,
         metrics: None,
     }
@@ -194,6 +195,7 @@ pub(super) fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> De
         slots: consumer.concurrency,
         memory: consumer.limits.memory,
         output: consumer.limits.output,
+        messages: consumer.batch.map_or(0, |batch| batch.bytes),
         hooks_apart: consumer.hooks.is_some(),
         http: !consumer.allow.http.is_empty(),
         connections: connections(consumer),

@@ -7,6 +7,7 @@ use std::io;
 use wasmtime::component::Component;
 use wasmtime::{ExternType, Module};
 
+use super::batch::BATCH_HANDLER;
 use super::command::RUN;
 use super::compiled::{self, Built, Code, Found};
 use super::contain::contain;
@@ -35,6 +36,8 @@ pub(super) struct Artifact {
 pub enum Kind {
     /// A component that exports the `handler` interface of hostler's own contract.
     Handler,
+    /// A component that exports only the `batch-handler` interface of hostler's own contract.
+    Batch,
     /// A component that exports the `incoming-handler` interface of wasi:messaging.
     #[cfg(feature = "messaging")]
     Messaging,
@@ -53,6 +56,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Handler => "component (hostler:consumer/handler)",
+            Self::Batch => "component (hostler:consumer/batch-handler)",
             #[cfg(feature = "messaging")]
             Self::Messaging => "component (wasi:messaging/incoming-handler)",
             #[cfg(feature = "messaging")]
@@ -168,6 +172,7 @@ fn check_pin(source: &Source, bytes: &[u8], pin: &[u8; 32]) -> Result<(), LoadEr
 /// Contracts for components that are not commands, in the order in which hostler looks for their exports.
 pub(super) const CONTRACTS: &[(Kind, Interface)] = &[
     (Kind::Handler, contract::HANDLER),
+    (Kind::Batch, BATCH_HANDLER),
     #[cfg(feature = "messaging")]
     (Kind::Messaging, messaging::HANDLER),
     #[cfg(feature = "messaging")]
@@ -207,7 +212,7 @@ fn recognise_component(source: &Source, component: &Component) -> Result<Kind, L
 /// counts, because drafts of the package rename interfaces.
 fn is_another(export: &str, interface: &Interface) -> bool {
     let name = export.split('@').next().unwrap_or_default();
-    let package = interface.package().filter(|_| *interface != contract::HANDLER);
+    let package = interface.package().filter(|_| !interface.is_own());
     name == interface.name || package.is_some_and(|package| name.split('/').next() == Some(package))
 }
 

@@ -10,7 +10,8 @@ use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
 use super::limits::Limits;
-use super::output::Sink;
+use super::lines::Lines;
+use super::output::{GuestStream, Sink};
 use hostler_handler::Stream;
 use hostler_queue::request::Terms;
 use hostler_queue_telemetry::Producer;
@@ -69,6 +70,8 @@ pub(super) struct Stdin<'a> {
     pub(super) env: &'a [(&'static str, String)],
     /// Set if the command's standard output is the reply.
     pub(super) replies: bool,
+    /// Receiver of the answers in the command's standard output. `None`: the command gets one message.
+    pub(super) answers: Option<Lines>,
 }
 
 impl fmt::Debug for Grants {
@@ -119,8 +122,12 @@ impl Grants {
     /// Returns the same builder as [`Self::wasi`], but without the folders. Cannot fail.
     pub(super) fn wasi_without_folders(&self, stdin: Stdin<'_>, sink: &Sink, limits: &Limits) -> WasiCtxBuilder {
         let mut wasi = WasiCtxBuilder::new();
+        let stdout = match stdin.answers {
+            Some(lines) => GuestStream::answers(lines),
+            None => sink.stream(if stdin.replies { Stream::Reply } else { Stream::Stdout }),
+        };
         wasi.stdin(MemoryInputPipe::new(stdin.body))
-            .stdout(sink.stream(if stdin.replies { Stream::Reply } else { Stream::Stdout }))
+            .stdout(stdout)
             .stderr(sink.stream(Stream::Stderr))
             .allow_tcp(false)
             .allow_udp(false)

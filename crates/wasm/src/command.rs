@@ -1,12 +1,11 @@
 //! Commands as handlers. A command is a program with `main` that reads the message body from standard input. The exit
 //! code of the program determines the outcome.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use wasmtime::{InstancePre, Linker, Module};
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
 use wasmtime_wasi::{I32Exit, WasiView as _};
@@ -15,19 +14,22 @@ use super::capabilities::Stdin;
 use super::engine::Engine;
 use super::guest::{Export, Guest, no_folder};
 use super::limits::Limits;
+use super::lines::{self, Lines};
 use super::load_error::LoadError;
 use super::output::Sink;
 use super::sandbox::{self, Sandbox};
 use super::scope::Scope;
 use super::signature::{Function, Interface};
 use super::{Definition, denied, listing};
-use hostler_handler::{Call, Handler, Mark, Outcome};
-use hostler_types::message::Plain;
+use hostler_handler::{BatchCall, BatchEnd, Call, Handler, Mark, Outcome, Output, handle_alone};
 
 /// Exit code for a temporary failure (`EX_TEMPFAIL` in sysexits.h). The message is retried.
 const EX_TEMPFAIL: i32 = 75;
 /// Exit code for input that can never be processed (`EX_DATAERR` in sysexits.h). The message is dead-lettered.
 const EX_DATAERR: i32 = 65;
+
+/// Failure of a message of a batch for which the program wrote no line.
+const NO_ANSWER: &str = "the program gave no answer for the message";
 
 /// The export that identifies a component as a WASI 0.2 command.
 pub(super) const RUN: Interface = Interface { name: "wasi:cli/run", version: "0.2.0", wit: "wasi:cli@0.2" };
@@ -35,16 +37,67 @@ pub(super) const RUN: Interface = Interface { name: "wasi:cli/run", version: "0.
 /// The function `run` of [`RUN`].
 const MAIN: Function = Function { interface: RUN, name: "run", alone: false };
 
-/// Handler that runs a WASI preview-1 module. Exit code 0 acks the message, 75 retries it, and 65 dead-letters it. Any
-/// other exit code is a failure.
-pub(super) struct CommandHandler {
+/// A program that a command runs.
+pub(super) trait Program: Send + Sync + 'static {
+    /// Returns the definition of the handler.
+    fn definition(&self) -> &Definition;
+
+    /// Runs the program to its end. `conclude` converts its exit code to the outcome of the call.
+    fn run(
+        &self,
+        scope: Scope,
+        stdin: Stdin<'_>,
+        output: &Output,
+        conclude: impl FnOnce(i32) -> Outcome + Send,
+    ) -> impl Future<Output = Outcome> + Send;
+}
+
+/// Handler that runs a program. Exit code 0 acks the message, 75 retries it, and 65 dead-letters it. Any other exit code is
+/// a failure. If the consumer has batches, the program answers in lines of JSON: see [`lines`].
+pub(super) struct CommandHandler<P>(pub(super) P);
+
+#[async_trait]
+impl<P: Program> Handler for CommandHandler<P> {
+    async fn handle(&self, call: &Call) -> Outcome {
+        let definition = self.0.definition();
+        if definition.batches {
+            return handle_alone(self, call).await;
+        }
+        let (mark, env, replies) = (call.output.mark(), environment(call), definition.reply_from_stdout);
+        let stdin = Stdin { body: call.message.body.clone(), env: &env, replies, answers: None };
+        let conclude = |code| outcome(code, &call.output, mark, replies);
+        self.0.run(Scope::of(call, definition), stdin, &call.output, conclude).await
+    }
+
+    async fn handle_batch(&self, batch: &Arc<BatchCall>) -> BatchEnd {
+        let (output, size) = (&batch.output, batch.calls.len());
+        let lines = Lines::new(batch, output.limit());
+        let channel = batch.calls.first().map_or_else(String::new, |call| call.channel.to_string());
+        let (mark, env) = (output.mark(), [("MESSAGE_CHANNEL", channel)]);
+        let body = lines::input(batch).into();
+        let stdin = Stdin { body, env: &env, replies: false, answers: Some(lines.clone()) };
+        let scope = Scope::of_batch(batch, self.0.definition());
+        let ended = self.0.run(scope, stdin, output, |code| outcome(code, output, mark, false)).await;
+        lines.end();
+        match ended {
+            Outcome::Ack => BatchEnd::Answers(vec![Outcome::Failed(NO_ANSWER.to_owned()); size]),
+            ended @ (Outcome::HostLimit(..) | Outcome::Trapped(_)) => BatchEnd::of_all(ended, size),
+            ended if size == 1 => BatchEnd::Answers(vec![ended]),
+            // The exit code is about all messages without an answer, so each of them runs alone, as after a trap.
+            ended => BatchEnd::Trapped(ended.reason().unwrap_or_else(|| "the program asked for a retry".to_owned())),
+        }
+    }
+}
+
+/// A WASI preview-1 module with `_start`.
+pub(super) struct ModuleProgram {
     engine: Engine,
     pre: InstancePre<Sandbox<WasiP1Ctx>>,
     definition: Arc<Definition>,
     limits: Limits,
 }
 
-impl CommandHandler {
+impl ModuleProgram {
     pub(super) fn new(
         engine: &Engine,
         module: &Module,
@@ -64,21 +117,27 @@ impl CommandHandler {
     }
 }
 
-#[async_trait]
-impl Handler for CommandHandler {
-    async fn handle(&self, call: &Call) -> Outcome {
+impl Program for ModuleProgram {
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    async fn run(
+        &self,
+        scope: Scope,
+        stdin: Stdin<'_>,
+        output: &Output,
+        conclude: impl FnOnce(i32) -> Outcome + Send,
+    ) -> Outcome {
         let begun = self.definition.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
-        let mark = call.output.mark();
-        let env = environment(call);
-        let stdin = Stdin { body: call.message.body.clone(), env: &env, replies: self.definition.reply_from_stdout };
-        let wasi = self.definition.grants.wasi(stdin, &Sink::new(&call.output), &self.limits);
+        let mark = output.mark();
+        let wasi = self.definition.grants.wasi(stdin, &Sink::new(output), &self.limits);
         let wasi = match wasi {
             Ok(mut wasi) => wasi.build_p1(),
             Err(error) => return no_folder(&error),
         };
         let _running = self.engine.running();
-        let scope = Arc::new(Scope::of(call, &self.definition));
-        let mut store = sandbox::store(&self.engine, wasi, &self.limits, scope);
+        let mut store = sandbox::store(&self.engine, wasi, &self.limits, Arc::new(scope));
         store.data_mut().wasi.ctx().table.set_max_capacity(self.limits.handles);
         let run = async {
             let instance = self.pre.instantiate_async(&mut store).await?;
@@ -91,33 +150,39 @@ impl Handler for CommandHandler {
             Ok(()) => 0,
             Err(error) => match error.downcast_ref::<I32Exit>() {
                 Some(exit) => exit.0,
-                None => return call.output.explain(store.data_mut().trapped(&error), mark),
+                None => return output.explain(store.data_mut().trapped(&error), mark),
             },
         };
-        store.data_mut().judge(outcome(code, call, mark, &self.definition))
+        store.data_mut().judge(conclude(code))
     }
 }
 
-/// Handler that runs a WASI 0.2 command. The command's `run` function returns no exit code, only ok or err. An err
-/// counts as exit code 1.
-pub(super) struct RunHandler {
+/// A WASI 0.2 command. Its `run` function returns no exit code, only ok or err. An err counts as exit code 1.
+pub(super) struct ComponentProgram {
     guest: Guest,
     run: Export,
 }
 
-impl RunHandler {
+impl ComponentProgram {
     pub(super) fn new(guest: Guest) -> Result<Self, LoadError> {
         Ok(Self { run: MAIN.required::<(), (Result<(), ()>,)>(&guest)?, guest })
     }
 }
 
-#[async_trait]
-impl Handler for RunHandler {
-    async fn handle(&self, call: &Call) -> Outcome {
-        let (mark, definition) = (call.output.mark(), self.guest.definition());
-        let env = environment(call);
-        let stdin = Stdin { body: call.message.body.clone(), env: &env, replies: definition.reply_from_stdout };
-        let mut live = match self.guest.instantiate(self.guest.scope(call), &call.output, stdin).await {
+impl Program for ComponentProgram {
+    fn definition(&self) -> &Definition {
+        self.guest.definition()
+    }
+
+    async fn run(
+        &self,
+        scope: Scope,
+        stdin: Stdin<'_>,
+        output: &Output,
+        conclude: impl FnOnce(i32) -> Outcome + Send,
+    ) -> Outcome {
+        let mark = output.mark();
+        let mut live = match self.guest.instantiate(scope, output, stdin).await {
             Ok(live) => live,
             Err(outcome) => return outcome,
         };
@@ -126,21 +191,21 @@ impl Handler for RunHandler {
             Ok((Err(()),)) => 1,
             Err(error) => match error.downcast_ref::<I32Exit>() {
                 Some(exit) => exit.0,
-                None => return call.output.explain(live.trapped(&error), mark),
+                None => return output.explain(live.trapped(&error), mark),
             },
         };
-        let outcome = live.judge(outcome(code, call, mark, definition));
+        let outcome = live.judge(conclude(code));
         live.settled(outcome).await
     }
 }
 
 /// Converts an exit code to an outcome. The reason for the outcome is the end of standard error, where programs usually
 /// report failures. `mark`: position in the output at which the command started. Earlier output is ignored, because a
-/// hook wrote it.
-fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outcome {
+/// hook wrote it. `replies`: `true` if the standard output is the reply.
+fn outcome(code: i32, output: &Output, mark: Mark, replies: bool) -> Outcome {
     if code == 0 {
-        return if definition.reply_from_stdout {
-            match call.output.take_reply(mark) {
+        return if replies {
+            match output.take_reply(mark) {
                 Some(reply) => Outcome::Reply(reply),
                 None => Outcome::Failed("its reply exceeds limits.output, and was cut short".into()),
             }
@@ -148,7 +213,7 @@ fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outco
             Outcome::Ack
         };
     }
-    let said = call.output.last_words_since(mark);
+    let said = output.last_words_since(mark);
     match code {
         EX_TEMPFAIL => Outcome::Retry(said),
         EX_DATAERR => Outcome::DeadLetter(said.unwrap_or_else(|| format!("exit code {code}"))),
@@ -161,13 +226,7 @@ fn outcome(code: i32, call: &Call, mark: Mark, definition: &Definition) -> Outco
 
 /// Returns the environment variables that describe the message to a command.
 fn environment(call: &Call) -> Vec<(&'static str, String)> {
-    let attributes = call.message.attributes.iter().map(|(name, value)| {
-        let value = match value.plain() {
-            Plain::Text(text) => serde_json::Value::from(text),
-            Plain::Binary(bytes) => serde_json::json!({ "base64": STANDARD.encode(bytes) }),
-        };
-        (name.clone(), value)
-    });
+    let attributes = call.message.attributes.iter().map(|(name, value)| (name.clone(), lines::attribute(value)));
     let mut environment = vec![
         ("MESSAGE_ID", call.message.id.clone()),
         ("MESSAGE_CHANNEL", call.channel.to_string()),

@@ -1,14 +1,13 @@
 //! Handlers that are components, for any contract. Also runs the lifecycle hooks that the handler's component exports.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
-use super::capabilities::Stdin;
 use super::guest::{Contract, Guest, Live};
 use super::hooks::HookSet;
 use super::load_error::LoadError;
+use super::warm::Warm;
 use hostler_handler::{Call, Handler, Mark, Outcome};
 use hostler_types::State;
 
@@ -17,34 +16,12 @@ pub(super) struct ComponentHandler<C> {
     guest: Guest,
     contract: C,
     hooks: HookSet,
-    /// Idle instances that can process another message.
-    warm: Mutex<Vec<Live>>,
+    warm: Warm,
 }
 
 impl<C: Contract> ComponentHandler<C> {
     pub(super) fn new(guest: Guest) -> Result<Self, LoadError> {
-        Ok(Self { contract: C::find(&guest)?, hooks: HookSet::find(&guest)?, guest, warm: Mutex::default() })
-    }
-
-    async fn instance(&self, call: &Call) -> Result<Live, Outcome> {
-        let scope = self.guest.scope(call);
-        let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        match warm {
-            Some(mut live) => {
-                live.reuse_for(scope, &call.output);
-                Ok(live)
-            }
-            None => self.guest.instantiate(scope, &call.output, Stdin::default()).await,
-        }
-    }
-
-    /// Stores an instance for the next message. If the instance has reached its maximum number of messages, drops the
-    /// instance instead.
-    fn keep(&self, mut live: Live) {
-        live.used += 1;
-        if live.used < self.guest.definition().messages_per_instance {
-            self.warm.lock().unwrap_or_else(PoisonError::into_inner).push(live);
-        }
+        Ok(Self { contract: C::find(&guest)?, hooks: HookSet::find(&guest)?, guest, warm: Warm::default() })
     }
 
     async fn process(&self, live: &mut Live, call: &Call) -> (Outcome, bool) {
@@ -66,7 +43,7 @@ impl<C: Contract> ComponentHandler<C> {
 impl<C: Contract> Handler for ComponentHandler<C> {
     async fn handle(&self, call: &Call) -> Outcome {
         let started = Instant::now();
-        let mut live = match self.instance(call).await {
+        let mut live = match self.warm.instance(&self.guest, self.guest.scope(call), &call.output).await {
             Ok(live) => live,
             Err(outcome) => return outcome,
         };
@@ -75,7 +52,7 @@ impl<C: Contract> Handler for ComponentHandler<C> {
         if sound {
             let _ = call.decided.set(outcome.clone());
             if self.hooks.end(&self.guest, &mut live, call, &outcome, started).await {
-                self.keep(live);
+                self.warm.keep(&self.guest, live, 1);
             }
         }
         outcome

@@ -24,7 +24,7 @@ pub(super) const MESSAGE_END: Function = hook("hostler:consumer/message-end", "m
 pub(super) const PROCESSING_TIMEOUT: Function = hook("hostler:consumer/processing-timeout", "processing-timeout");
 pub(super) const STATE_CHANGED: Function = hook("hostler:consumer/state-changed", "state-changed");
 
-const fn own(name: &'static str) -> Interface {
+pub(super) const fn own(name: &'static str) -> Interface {
     Interface { name, version: VERSION, wit: WIT }
 }
 

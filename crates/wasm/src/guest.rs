@@ -20,7 +20,7 @@ use super::sandbox::{self, ComponentStore, ComponentWasi, LazyWasi, Sandbox};
 use super::scope::Scope;
 use super::source::Source;
 use super::tcp::{Check, Connections, Tcp};
-use hostler_handler::{Bounds, Call, Outcome, Output};
+use hostler_handler::{BatchCall, Bounds, Call, Outcome, Output};
 
 /// A linked component that can be instantiated repeatedly.
 pub(super) struct Guest {
@@ -87,6 +87,17 @@ impl Guest {
     /// Returns the scope for a sandbox that processes the message of `call`.
     pub(super) fn scope(&self, call: &Call) -> Scope {
         Scope::of(call, &self.definition)
+    }
+
+    /// Returns the scope for a sandbox that processes the messages of `batch`.
+    pub(super) fn scope_of_batch(&self, batch: &Arc<BatchCall>) -> Scope {
+        Scope::of_batch(batch, &self.definition)
+    }
+
+    /// Lowers the number of bytes that the host may copy from the guest during one call.
+    pub(super) fn with_transfer(mut self, most: usize) -> Self {
+        self.limits.transfer = self.limits.transfer.min(most);
+        self
     }
 
     /// Returns the scope for a sandbox that runs a hook without a message.
@@ -188,6 +199,11 @@ impl Live {
             return outcome;
         }
         Outcome::Failed("a TCP connection broke before all that the handler had written to it was sent".into())
+    }
+
+    /// Returns the final outcomes of the messages of a call, as [`Self::judge`] does for one.
+    pub(super) fn judge_all(&mut self, outcomes: Vec<Outcome>) -> Vec<Outcome> {
+        self.store.data_mut().judge_all(outcomes)
     }
 
     /// Returns the data of the instance's sandbox.

@@ -14,7 +14,8 @@ use super::contract::{MESSAGE_END, MESSAGE_START, PROCESSING_TIMEOUT, STATE_CHAN
 use super::guest::{Export, Guest, Live};
 use super::load_error::LoadError;
 use super::scope::Scope;
-use hostler_handler::{Bounds, Call, Excerpt, HOOK_TIMEOUT, Handler, Mark, Outcome, Output};
+use super::source::Source;
+use hostler_handler::{BatchCall, BatchEnd, Bounds, Call, Excerpt, HOOK_TIMEOUT, Handler, Mark, Outcome, Output};
 use hostler_telemetry::{BY_GUEST, GUEST};
 use hostler_types::State;
 
@@ -38,6 +39,19 @@ impl HookSet {
             processing_timeout: PROCESSING_TIMEOUT.optional::<(MessageRef<'_>, u64), (GuestOutcome,)>(guest)?,
             state_changed: STATE_CHANGED.optional::<(GuestState, GuestState), ()>(guest)?,
         })
+    }
+
+    /// Fails if the component exports a hook that is called for single messages. `source`: location of the component.
+    pub(super) fn without_messages(&self, source: &Source) -> Result<(), LoadError> {
+        let hooks = [
+            (MESSAGE_START.name, &self.message_start),
+            (MESSAGE_END.name, &self.message_end),
+            (PROCESSING_TIMEOUT.name, &self.processing_timeout),
+        ];
+        match hooks.into_iter().find(|(_, hook)| hook.is_some()) {
+            Some((name, _)) => Err(LoadError::hooks_of_messages(source, name)),
+            None => Ok(()),
+        }
     }
 
     /// Returns `true` if the component exports `state-changed`.
@@ -167,9 +181,13 @@ pub(super) struct Hooked {
 }
 
 impl Hooked {
-    /// Wraps `inner` in the hooks of the component `guest`.
+    /// Wraps `inner` in the hooks of the component `guest`. With batches, fails if one of them is called for single messages.
     pub(super) fn new(guest: Guest, inner: Arc<dyn Handler>) -> Result<Self, LoadError> {
-        Ok(Self { inner, hooks: HookSet::find(&guest)?, guest })
+        let hooks = HookSet::find(&guest)?;
+        if guest.definition().batches {
+            hooks.without_messages(guest.source())?;
+        }
+        Ok(Self { inner, hooks, guest })
     }
 }
 
@@ -189,6 +207,10 @@ impl Handler for Hooked {
         let _ = call.decided.set(outcome.clone());
         self.hooks.end(&self.guest, &mut live, call, &outcome, started).await;
         outcome
+    }
+
+    async fn handle_batch(&self, batch: &Arc<BatchCall>) -> BatchEnd {
+        self.inner.handle_batch(batch).await
     }
 
     fn decides_timeouts(&self) -> bool {

@@ -20,9 +20,10 @@
 //! | `cache` | fetched and compiled handlers, stored for the next start |
 //! | `engine` | wasmtime's settings, the pool of sandboxes, the epoch |
 //! | `link`, `guest` | a component linked with the host's functions; its instances |
-//! | `component` | handlers that are components: reused instances, hooks in the same component |
+//! | `component`, `warm` | handlers that are components: hooks in the same component, reused instances |
+//! | `batch` | components that process batches |
 //! | `contract`, `messaging/`, `wasmcloud` | calls to components, by contract |
-//! | `command` | commands as handlers |
+//! | `command`, `lines` | commands as handlers; their batches, as lines of JSON |
 //! | `hooks` | lifecycle hooks, in the handler's component or in a separate component |
 //! | `signature` | functions that a component exports for a contract, with their types checked |
 //! | `sandbox`, `scope` | one store with its limits and capabilities; the call that a sandbox serves |
@@ -43,6 +44,7 @@
 
 mod address;
 mod artifact;
+mod batch;
 mod build;
 mod bulk;
 pub mod cache;
@@ -74,6 +76,7 @@ mod http;
 mod imports;
 mod jobs;
 mod limits;
+mod lines;
 mod link;
 mod listing;
 mod lists;
@@ -88,6 +91,7 @@ mod signature;
 mod source;
 mod stubs;
 mod tcp;
+mod warm;
 #[cfg(feature = "messaging")]
 mod wasmcloud;
 
@@ -107,7 +111,8 @@ pub use tcp::{CONNECTION_FOOTPRINT, ProbeError, TLS_FOOTPRINT, probe};
 use std::sync::Arc;
 
 use artifact::Artifact;
-use command::{CommandHandler, RunHandler};
+use batch::{BATCH_HANDLER, BatchHandler};
+use command::{CommandHandler, ComponentProgram, ModuleProgram};
 use compiled::Code;
 use component::ComponentHandler;
 use contract::{Consumer, STATE_CHANGED};
@@ -140,6 +145,8 @@ pub struct Definition {
     pub grants: Grants,
     /// Maximum number of messages that an instance processes. 1: each message gets a fresh instance.
     pub messages_per_instance: u32,
+    /// Set if the consumer has batches. A handler that cannot process them is refused.
+    pub batches: bool,
     /// Set if the standard output of a command is its reply.
     pub reply_from_stdout: bool,
     /// The metrics that sandboxes record. `None`: sandboxes are not measured.
@@ -210,14 +217,23 @@ impl Loaded {
         roomy(&definition.source, self.artifact.least_memory, memory)?;
         let guest = |component| link::guest(engine, component, definition, memory);
         let handler: Arc<dyn Handler> = match (&self.artifact.code, self.artifact.kind) {
-            (Code::Module(module), _) => Arc::new(CommandHandler::new(engine, module, definition, memory)?),
+            (Code::Module(module), _) => {
+                Arc::new(CommandHandler(ModuleProgram::new(engine, module, definition, memory)?))
+            }
             (Code::Component(component), kind) => match kind {
+                Kind::Batch => Arc::new(BatchHandler::new(guest(component)?)?),
+                Kind::Handler if definition.batches && BATCH_HANDLER.of(component).is_some() => {
+                    Arc::new(BatchHandler::new(guest(component)?)?)
+                }
+                kind if definition.batches && kind != Kind::Run => {
+                    return Err(LoadError::no_batches(&definition.source));
+                }
                 Kind::Handler => Arc::new(ComponentHandler::<Consumer>::new(guest(component)?)?),
                 #[cfg(feature = "messaging")]
                 Kind::Messaging => Arc::new(ComponentHandler::<Messaging>::new(guest(component)?)?),
                 #[cfg(feature = "messaging")]
                 Kind::Wasmcloud => Arc::new(ComponentHandler::<Wasmcloud>::new(guest(component)?)?),
-                Kind::Run => Arc::new(RunHandler::new(guest(component)?)?),
+                Kind::Run => Arc::new(CommandHandler(ComponentProgram::new(guest(component)?)?)),
                 Kind::Hooks | Kind::Command => return Err(LoadError::only_hooks(&definition.source)),
             },
         };

@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::guest::Guest;
 use super::load_error::LoadError;
 use super::sandbox::{ComponentWasi, Sandbox};
-use super::{Definition, denied, http, imports, jobs, listing, lists, stubs, tcp};
+use super::{Definition, batch, denied, http, imports, jobs, listing, lists, stubs, tcp};
 #[cfg(feature = "messaging")]
 use super::{messaging, wasmcloud};
 
@@ -34,11 +34,12 @@ pub(super) fn guest(
 fn misfit(definition: &Definition, error: &wasmtime::Error) -> LoadError {
     let text = format!("{error:#}");
     let of = |package: &str| text.contains(&format!("{package}/"));
-    let contract = CONTRACTS.iter().skip(1).find(|(_, interface)| interface.package().is_some_and(of));
+    let contract = CONTRACTS.iter().find(|(_, interface)| !interface.is_own() && interface.package().is_some_and(of));
     LoadError::link(&definition.source, error, contract.map(|(_, interface)| interface.wit))
 }
 
-/// Adds WASI 0.2 with outgoing HTTP and, if any server is granted, outgoing TCP, `context`, `producer`, `jobs`, and the packages of the other contracts.
+/// Adds WASI 0.2 with outgoing HTTP and, if any server is granted, outgoing TCP, `context`, `producer`, `jobs`, `batch`, and the
+/// packages of the other contracts.
 fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     denied::add(linker, !grants.dirs.is_empty())?;
@@ -50,6 +51,7 @@ fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime
     http::add(linker)?;
     imports::add(linker, grants)?;
     jobs::add(linker)?;
+    batch::add(linker)?;
     #[cfg(feature = "messaging")]
     {
         messaging::add(linker, grants)?;

@@ -87,6 +87,21 @@ impl LoadError {
         Self::new(source, "it exports hooks, but no handler", "name it under `hooks`, and a handler under `handler`")
     }
 
+    /// Creates the error for a hook that is called for single messages, although the handler gets batches.
+    pub(super) fn hooks_of_messages(source: &impl fmt::Display, hook: &str) -> Self {
+        let cure = format!("drop the hook `{hook}`, or export hostler:consumer/handler and remove the key `batch`");
+        Self::new(source, format!("it exports `{hook}`, and batches have no hooks for single messages"), cure)
+    }
+
+    /// Creates the error for a component that cannot process batches, although its consumer has some.
+    pub(super) fn no_batches(source: &impl fmt::Display) -> Self {
+        Self::new(
+            source,
+            "it processes one message at a time, and its consumer has batches",
+            "export hostler:consumer/batch-handler, or remove the consumer's key `batch`",
+        )
+    }
+
     pub(super) fn no_hooks(source: &impl fmt::Display) -> Self {
         let hooks = "message-start, message-end, processing-timeout or state-changed";
         Self::new(

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
+use super::lines::Lines;
 use hostler_handler::{Output, Stream};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
@@ -28,20 +29,36 @@ impl Sink {
 
     /// Returns a standard stream that writes to this destination.
     pub(super) fn stream(&self, stream: Stream) -> GuestStream {
-        GuestStream { sink: self.clone(), stream }
+        GuestStream(Target::Kept(self.clone(), stream))
     }
 }
 
 /// A standard stream of a guest.
-#[derive(Debug, Clone)]
-pub(super) struct GuestStream {
-    sink: Sink,
-    stream: Stream,
+#[derive(Clone)]
+pub(super) struct GuestStream(Target);
+
+/// Receiver of a stream.
+#[derive(Clone)]
+enum Target {
+    Kept(Sink, Stream),
+    Answers(Lines),
+}
+
+impl GuestStream {
+    /// Returns the standard output of a command that answers for the messages of a batch.
+    pub(super) fn answers(lines: Lines) -> Self {
+        Self(Target::Answers(lines))
+    }
 }
 
 impl GuestStream {
     fn put(&self, bytes: &[u8]) {
-        self.sink.0.lock().unwrap_or_else(PoisonError::into_inner).write(self.stream, bytes);
+        match &self.0 {
+            Target::Kept(sink, stream) => {
+                sink.0.lock().unwrap_or_else(PoisonError::into_inner).write(*stream, bytes);
+            }
+            Target::Answers(lines) => lines.write(bytes),
+        }
     }
 }
 

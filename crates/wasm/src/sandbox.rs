@@ -14,7 +14,7 @@ use super::http::{Hooks, Uploads, Web};
 use super::limits::{GUEST_HANDLES, HELD_PER_HANDLE, Limits};
 use super::scope::Scope;
 use super::tcp::Connections;
-use hostler_handler::Outcome;
+use hostler_handler::{Limit, Outcome};
 use hostler_types::message::Message;
 
 /// The data of a sandbox, for any kind of guest. `W` is the type of the WASI context.
@@ -86,15 +86,23 @@ impl<W> Sandbox<W> {
         outcome
     }
 
+    /// Returns the final outcomes of the messages of a call. The log of denied operations gets the first error, if any.
+    pub(super) fn judge_all(&mut self, outcomes: Vec<Outcome>) -> Vec<Outcome> {
+        let limit = self.limit();
+        let outcomes: Vec<_> = outcomes.into_iter().map(|outcome| spared(limit, outcome)).collect();
+        let error = outcomes.iter().find(|outcome| outcome.kind().is_error());
+        self.scope.denials.ended(error.unwrap_or(&Outcome::Ack));
+        outcomes
+    }
+
     fn limited(&mut self, outcome: Outcome) -> Outcome {
-        let Some(limit) = self.limits.reached.take().or_else(|| self.scope.reached.get().copied()) else {
-            return outcome;
-        };
-        match outcome {
-            Outcome::Failed(reason) | Outcome::Trapped(reason) => Outcome::HostLimit(limit, reason),
-            Outcome::Retry(reason) => Outcome::HostLimit(limit, reason.unwrap_or_default()),
-            outcome => outcome,
-        }
+        let limit = self.limit();
+        spared(limit, outcome)
+    }
+
+    /// Returns the host limit that the call has reached.
+    fn limit(&mut self) -> Option<Limit> {
+        self.limits.reached.take().or_else(|| self.scope.reached.get().copied())
     }
 
     /// Returns the outcome of a call that did not return.
@@ -104,6 +112,16 @@ impl<W> Sandbox<W> {
         }
         let reason = fault(error, &self.limits);
         self.judge(Outcome::Trapped(reason))
+    }
+}
+
+/// Returns the outcome of a call that has reached this limit, if any. The handler is not at fault.
+fn spared(limit: Option<Limit>, outcome: Outcome) -> Outcome {
+    let Some(limit) = limit else { return outcome };
+    match outcome {
+        Outcome::Failed(reason) | Outcome::Trapped(reason) => Outcome::HostLimit(limit, reason),
+        Outcome::Retry(reason) => Outcome::HostLimit(limit, reason.unwrap_or_default()),
+        outcome => outcome,
     }
 }
 

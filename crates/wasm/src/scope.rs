@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::Definition;
 use super::denial::Denials;
-use hostler_handler::{Bounds, Call, Limit};
+use hostler_handler::{BatchCall, Bounds, Call, Limit};
 use hostler_types::job::JobContext;
 use hostler_types::message::TraceContext;
 
@@ -19,6 +19,8 @@ pub(super) struct Scope {
     pub(super) trace: Option<Arc<TraceContext>>,
     /// The job whose item the call processes. `None`: the message is not an item of a job, or the call has no message.
     pub(super) job: Option<Arc<dyn JobContext>>,
+    /// The messages of the call and their answers. `None`: the call has one message, or none.
+    pub(super) batch: Option<Arc<BatchCall>>,
     pub(super) denials: Denials,
     /// The host limit that the call has reached.
     pub(super) reached: OnceLock<Limit>,
@@ -32,7 +34,13 @@ impl Scope {
 
     /// Creates the scope of a call without a message.
     pub(super) fn new(bounds: Bounds, denials: Denials) -> Self {
-        Self { bounds, attempt: 0, trace: None, job: None, denials, reached: OnceLock::new() }
+        Self { bounds, attempt: 0, trace: None, job: None, batch: None, denials, reached: OnceLock::new() }
+    }
+
+    /// Creates the scope of a call that processes several messages.
+    pub(super) fn of_batch(batch: &Arc<BatchCall>, definition: &Definition) -> Self {
+        let denials = Denials::new(Arc::clone(&definition.consumer), None);
+        Self { batch: Some(Arc::clone(batch)), ..Self::new(batch.bounds.clone(), denials) }
     }
 
     /// Creates the scope of a call that processes a message.

@@ -3,6 +3,7 @@
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, ComponentNamedList, Lift, Lower};
 
+use super::WIT;
 use super::guest::{Export, Guest};
 use super::load_error::LoadError;
 
@@ -34,6 +35,11 @@ impl Interface {
         let is_draft = self.version.contains('-');
         let minor = |version: &str| version.rsplit_once('.').map(|(minor, _)| minor.to_owned());
         version == self.version || (!is_draft && minor(version) == minor(self.version))
+    }
+
+    /// Returns `true` if the interface belongs to hostler's own contract.
+    pub(super) fn is_own(&self) -> bool {
+        self.wit == WIT
     }
 
     /// Returns the name of the interface's package, without the version.

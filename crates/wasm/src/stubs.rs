@@ -18,6 +18,7 @@ const OFFERED: &[&str] = &[
     "wasi:io/",
     "wasi:random/",
     "wasi:sockets/",
+    "hostler:consumer/batch@",
     "hostler:consumer/context@",
     "hostler:consumer/jobs@",
     "hostler:consumer/producer@",

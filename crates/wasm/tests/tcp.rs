@@ -79,6 +79,7 @@ fn loaded(grants: Grants, messages_per_instance: u32) -> Result<Arc<dyn Handler>
         hooks_sha256: None,
         grants,
         messages_per_instance,
+        batches: false,
         reply_from_stdout: false,
         metrics: None,
     };

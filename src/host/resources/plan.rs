@@ -6,7 +6,7 @@
 //! - hostler itself: code and heap, memory that compiling leaves behind, caches of the queue, and log lines that wait for a slow
 //!   reader ([`telemetry`](hostler_telemetry) bounds these in bytes). With an OTLP endpoint, also spans that wait to be sent.
 //! - For each handler: the compiled code and data.
-//! - For each slot: one message of up to 1 MiB, its stored output, and the same output as logged.
+//! - For each slot: one message of up to 1 MiB, or a batch of messages, its stored output, and the same output as logged.
 //! - For each sandbox: its linear memory, memory that the host allocates for the guest (arguments of host calls, buffers of
 //!   streams), its stack, tables and handles. See [`footprint`]. With `allow.http`, also the buffers of open requests. With
 //!   `allow.tcp`, also the buffers of connections, and of TLS if a server is granted with it.
@@ -60,6 +60,8 @@ pub struct Demand {
     pub memory: Option<u64>,
     /// Maximum output stored per message, in bytes.
     pub output: u64,
+    /// Maximum size of the messages of a batch in bytes. 0 if the handler gets one message at a time.
+    pub messages: u64,
     /// Set if the hooks are in a separate component. In that case, each slot needs a second sandbox.
     pub hooks_apart: bool,
     /// Set if guests may send HTTP requests, which need buffers.
@@ -119,7 +121,12 @@ impl Demand {
     /// sum.
     pub(super) fn slot(&self, memory: u64) -> u64 {
         let output = self.output.saturating_mul(2);
-        whole(self.sandbox(memory).saturating_mul(self.sandboxes()).saturating_add(MESSAGE).saturating_add(output))
+        whole(
+            self.sandbox(memory)
+                .saturating_mul(self.sandboxes())
+                .saturating_add(self.messages.max(MESSAGE))
+                .saturating_add(output),
+        )
     }
 
     /// Returns the maximum cost of the `state-changed` hook in bytes. 0 without this hook.
@@ -224,6 +231,7 @@ mod tests {
             slots: None,
             memory: None,
             output: 64 << 10,
+            messages: 0,
             hooks_apart: false,
             http: false,
             connections: 0,
@@ -318,6 +326,13 @@ mod tests {
         assert!(planned(2048, &[apart])[0].0 < planned(2048, &[demand("a")])[0].0);
         let observer = Demand { slots: Some(4), observes_states: true, ..demand("a") };
         assert_eq!(planned(128, &[observer]), [(4, 8)]);
+    }
+
+    #[test]
+    fn a_large_batch_costs_its_bytes_in_each_slot() {
+        let batches = |messages| Demand { messages, ..demand("a") }.slot(64 * MIB);
+        assert_eq!(batches(MIB), demand("a").slot(64 * MIB));
+        assert_eq!(batches(9 * MIB) - batches(MIB), 8 * MIB);
     }
 
     #[test]

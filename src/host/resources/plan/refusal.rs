@@ -105,6 +105,7 @@ mod tests {
             slots,
             memory,
             output: 64 << 10,
+            messages: 0,
             hooks_apart: false,
             http: false,
             connections: 0,
