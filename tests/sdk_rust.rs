@@ -104,3 +104,29 @@ fn hooks_alone_are_a_component() {
         assert!(said.iter().any(|line| line["message"] == text), "{text} in {said:?}");
     }
 }
+
+#[test]
+fn a_batch_handler_answers_for_each_message() {
+    cargo("tests/languages/rust", "build --locked --release --target wasm32-wasip2 --package batch");
+    let handler = target().join("wasm32-wasip2/release/batch.wasm");
+    let world = World::new(&format!(
+        "[consumers.work]
+        channel = 'work'
+        handler = '{}'
+        concurrency = 1
+        batch = {{ max = 10, wait = '300ms' }}
+        retry = {{ requeues = 1, requeue_delay = '1h' }}",
+        handler.display()
+    ));
+    let bodies = ["ack", "done", "reply", "panic", "never", "lost"];
+    world.send("work", bodies);
+    let mut host = world.start();
+    let settled = host.settled(bodies.len());
+    assert_eq!(host.stop(), 0);
+    assert!(settled.iter().all(|line| line["attempt"] == 1 && line["batch"] == 6), "{settled:?}");
+    let mut outcomes: Vec<_> = settled.iter().map(|line| line["outcome"].as_str().unwrap()).collect();
+    outcomes.sort_unstable();
+    assert_eq!(outcomes, ["ack", "ack", "dead-letter", "failed", "reply", "trapped"]);
+    let failed = settled.iter().find(|line| line["outcome"] == "failed").unwrap();
+    assert_eq!(failed["reason"], "lost: false");
+}

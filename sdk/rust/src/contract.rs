@@ -17,6 +17,7 @@ pub mod imports {
                 import hostler:consumer/context@0.1.0;
                 import hostler:consumer/producer@0.1.0;
                 import hostler:consumer/jobs@0.1.0;
+                import hostler:consumer/batch@0.1.0;
             }",
         path: "wit",
         generate_all,
@@ -24,7 +25,7 @@ pub mod imports {
     });
 }
 
-pub use imports::hostler::consumer::{context, jobs, producer, types};
+pub use imports::hostler::consumer::{batch, context, jobs, producer, types};
 
 pub mod handler {
     wit_bindgen::generate!({
@@ -37,6 +38,19 @@ pub mod handler {
         default_bindings_module: "::hostler_guest::contract::handler",
     });
     pub use exports::hostler::consumer::handler::Guest;
+}
+
+pub mod batch_handler {
+    wit_bindgen::generate!({
+        inline: "package hostler:guest; world batch-handler { export hostler:consumer/batch-handler@0.1.0; }",
+        path: "wit",
+        generate_all,
+        with: { "hostler:consumer/types@0.1.0": crate::contract::types },
+        pub_export_macro: true,
+        export_macro_name: "export_batch_handler",
+        default_bindings_module: "::hostler_guest::contract::batch_handler",
+    });
+    pub use exports::hostler::consumer::batch_handler::Guest;
 }
 
 pub mod message_start {
@@ -104,6 +118,17 @@ pub(crate) fn send(message: Outgoing) -> Result<String, SendError> {
         producer::SendError::Invalid(text) => SendError::Invalid(text),
         producer::SendError::Unavailable(text) => SendError::Unavailable(text),
     })
+}
+
+pub(crate) fn done(index: usize, answer: Result<Outcome, Failure>) -> bool {
+    u32::try_from(index).is_ok_and(|index| match outcome(answer) {
+        Ok(outcome) => batch::done(index, Ok(&outcome)),
+        Err(reason) => batch::done(index, Err(&reason)),
+    })
+}
+
+pub(crate) fn lost(index: usize) -> bool {
+    u32::try_from(index).is_ok_and(batch::lost)
 }
 
 pub(crate) fn current_job() -> Option<Job> {

@@ -11,6 +11,14 @@ pub mod __private {
         function(message).answer()
     }
 
+    /// Runs a handler of batches.
+    pub fn batch_handler<A: Answer>(
+        function: fn(Vec<Message>) -> Vec<A>,
+        messages: Vec<Message>,
+    ) -> Vec<Result<Outcome, crate::Failure>> {
+        function(messages).into_iter().map(A::answer).collect()
+    }
+
     /// Runs a hook.
     pub fn message_start<A: Started>(function: fn(Message) -> A, message: Message) -> Result<(), String> {
         function(message).started().map_err(|failure| failure.to_string())
@@ -52,6 +60,28 @@ macro_rules! __export_handler {
                 }
             }
     $crate::contract::handler::export_handler!(Export with_types_in $crate::contract::handler);
+        };
+    };
+}
+
+/// Exports the function of `#[batch_handler]`.
+#[cfg(target_family = "wasm")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __export_batch_handler {
+    ($function:ident) => {
+        const _: () = {
+            struct Export;
+            impl $crate::contract::batch_handler::Guest for Export {
+                fn handle_batch(
+                    messages: ::std::vec::Vec<$crate::contract::types::Message>,
+                ) -> ::std::vec::Vec<::core::result::Result<$crate::contract::types::Outcome, ::std::string::String>> {
+                    let messages = messages.into_iter().map(::core::convert::Into::into).collect();
+                    let answers = $crate::__private::batch_handler($function, messages);
+                    answers.into_iter().map($crate::contract::outcome).collect()
+                }
+            }
+            $crate::contract::batch_handler::export_batch_handler!(Export with_types_in $crate::contract::batch_handler);
         };
     };
 }
@@ -149,6 +179,7 @@ macro_rules! checks {
 #[cfg(not(target_family = "wasm"))]
 checks! {
     __export_handler => handler(message)
+    __export_batch_handler => batch_handler(messages)
     __export_message_start => message_start(message)
     __export_message_end => message_end(report)
     __export_processing_timeout => processing_timeout(message, elapsed)

@@ -4,6 +4,7 @@
 mod answer;
 #[cfg(all(target_family = "wasm", target_os = "unknown"))]
 mod arena;
+pub mod batch;
 pub mod context;
 #[cfg(target_family = "wasm")]
 #[doc(hidden)]
@@ -22,11 +23,11 @@ pub use answer::{Answer, Outcome};
 pub use export::__private;
 pub use failure::{Failure, Malformed};
 pub use hooks::{Report, Started, State};
-pub use hostler_guest_macros::{handler, message_end, message_start, processing_timeout, state_changed};
+pub use hostler_guest_macros::{batch_handler, handler, message_end, message_start, processing_timeout, state_changed};
 pub use message::{Attribute, Message, Value};
 pub use producer::{Outgoing, SendError};
 
-/// Examples of functions that the attributes refuse. Only the first example compiles. Without their attribute, the others would
+/// Examples of functions that the attributes refuse. Only the examples without a note compile. Without their attribute, the others would
 /// compile too.
 ///
 /// ```
@@ -53,6 +54,15 @@ pub use producer::{Outgoing, SendError};
 /// ```compile_fail
 /// #[hostler_guest::handler(now)]
 /// fn handle(_: hostler_guest::Message) {}
+/// ```
+/// ```
+/// #[hostler_guest::batch_handler]
+/// fn handle(_: Vec<hostler_guest::Message>) -> Vec<Result<(), hostler_guest::Failure>> { Vec::new() }
+/// ```
+/// ```compile_fail,E0308
+/// # fn main() {}
+/// #[hostler_guest::batch_handler]
+/// fn handle(_: Vec<hostler_guest::Message>) {}
 /// ```
 /// ```compile_fail
 /// #[hostler_guest::message_end]

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use crate::job::{Item, Job, JobError};
-use crate::{Outgoing, SendError};
+use crate::{Failure, Outcome, Outgoing, SendError};
 
 struct Host {
     remaining: Duration,
@@ -18,6 +18,8 @@ struct Host {
     added: Vec<(String, Vec<Item>)>,
     sealed: Vec<String>,
     progress: Option<(f64, String)>,
+    done: Vec<(usize, Result<Outcome, Failure>)>,
+    lost: Vec<usize>,
 }
 
 impl Host {
@@ -32,6 +34,8 @@ impl Host {
             added: Vec::new(),
             sealed: Vec::new(),
             progress: None,
+            done: Vec::new(),
+            lost: Vec::new(),
         }
     }
 }
@@ -87,6 +91,35 @@ pub fn take_sealed() -> Vec<String> {
 #[must_use]
 pub fn take_progress() -> Option<(f64, String)> {
     HOST.with_borrow_mut(|host| host.progress.take())
+}
+
+/// Makes [`batch::lost`](crate::batch::lost) return `true` for the message at this place, until the next [`take_done`].
+pub fn lose(index: usize) {
+    HOST.with_borrow_mut(|host| host.lost.push(index));
+}
+
+/// Returns the answers that [`batch::done`](crate::batch::done) has taken since the last call, with the places of their messages,
+/// in order. After that, no message is done or lost.
+#[must_use]
+pub fn take_done() -> Vec<(usize, Result<Outcome, Failure>)> {
+    HOST.with_borrow_mut(|host| {
+        host.lost.clear();
+        std::mem::take(&mut host.done)
+    })
+}
+
+pub(crate) fn done(index: usize, answer: Result<Outcome, Failure>) -> bool {
+    HOST.with_borrow_mut(|host| {
+        let is_free = !host.lost.contains(&index) && host.done.iter().all(|(other, _)| *other != index);
+        if is_free {
+            host.done.push((index, answer));
+        }
+        is_free
+    })
+}
+
+pub(crate) fn lost(index: usize) -> bool {
+    HOST.with_borrow(|host| host.lost.contains(&index))
 }
 
 pub(crate) fn remaining() -> Duration {

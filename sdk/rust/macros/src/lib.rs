@@ -11,6 +11,12 @@ pub fn handler(arguments: TokenStream, item: TokenStream) -> TokenStream {
     export("handler", arguments, item)
 }
 
+/// Exports a function as the handler of batches. See `hostler_guest`.
+#[proc_macro_attribute]
+pub fn batch_handler(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    export("batch_handler", arguments, item)
+}
+
 /// Exports a function as the hook `message-start`. See `hostler_guest`.
 #[proc_macro_attribute]
 pub fn message_start(arguments: TokenStream, item: TokenStream) -> TokenStream {
