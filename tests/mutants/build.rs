@@ -27,12 +27,13 @@ const fn part(begin: &'static str, folder: &'static str, name: &'static str, kin
     Part { begin, folder, name, kind }
 }
 
-/// The consumer is in it three times: some of its faults matter only where the service pushes, or keeps leases over a lost connection. The
-/// faults of the retry service are looked for by its own tests.
-const PARTS: [Part; 6] = [
+/// The consumer is in it four times: some of its faults matter only where the service pushes, where it keeps leases over a lost
+/// connection, or with batches. The faults of the retry service are looked for by its own tests.
+const PARTS: [Part; 7] = [
     part("consumer/", "crates/consumer/src", CONSUMER, "Sqs"),
     part("push/consumer/", "crates/consumer/src", CONSUMER, "Push"),
     part("nats/consumer/", "crates/consumer/src", CONSUMER, "Nats"),
+    part("batch/consumer/", "crates/consumer/src", CONSUMER, "Batch"),
     part("queue/sqs/", "crates/queue-sqs/src", SQS, "Sqs"),
     part("queue/embedded/", "crates/queue-embedded/src", EMBEDDED, "Embedded"),
     part("retry/", "crates/retry/src", "hostler_retry", OWN_TESTS),

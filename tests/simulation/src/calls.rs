@@ -71,7 +71,7 @@ impl Judge {
                 violations.push("6: a receive begins after SIGTERM".into());
             }
             let held = deliveries.values().filter(|one| one.life == life && one.takes_slot(now)).count();
-            if held >= self.scenario.concurrency {
+            if held >= self.scenario.places() {
                 violations.push(format!("a receive begins while {held} messages wait or run"));
             }
             violations.extend(this.faults_of_intake("a receive", shown, now));
@@ -347,8 +347,8 @@ impl Judge {
         // A finished message is removed by the driver, and occupies no slot.
         let is_own = |one: &&Delivery| one.life == life && !state.is_done(life, &one.name, now);
         let held = state.deliveries.values().filter(is_own).filter(|one| one.takes_slot(now)).count();
-        if held > self.scenario.concurrency {
-            state.violations.push(format!("{held} messages wait or run in {} slots", self.scenario.concurrency));
+        if held > self.scenario.places() {
+            state.violations.push(format!("{held} messages wait or run in {} places", self.scenario.places()));
         }
     }
 

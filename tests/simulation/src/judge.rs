@@ -286,8 +286,8 @@ impl Judge {
     fn faults_of_start(&self, state: &State, life: usize, name: &str, attempt: u32, now: Instant) -> Vec<String> {
         let mut broken = Vec::new();
         let this = &state.lives[life];
-        if this.running >= self.scenario.concurrency {
-            broken.push(format!("more than {} at once", self.scenario.concurrency));
+        if this.running >= self.scenario.places() {
+            broken.push(format!("more than {} at once", self.scenario.places()));
         }
         if this.drained_at.is_some_and(|at| now > at) {
             broken.push(format!("6: {name} starts after SIGTERM"));

@@ -39,10 +39,12 @@ pub enum Kind {
     Push,
     /// The model of [`Kind::Push`], but leases outlive a connection, and a settlement may be done though its answer is lost.
     Nats,
+    /// The world of SQS, with batches.
+    Batch,
 }
 
 impl Kind {
-    pub const ALL: [Self; 4] = [Self::Sqs, Self::Embedded, Self::Push, Self::Nats];
+    pub const ALL: [Self; 5] = [Self::Sqs, Self::Embedded, Self::Push, Self::Nats, Self::Batch];
 
     /// Returns the prefix of this world's keys.
     fn prefix(self) -> &'static str {
@@ -51,11 +53,12 @@ impl Kind {
             Self::Embedded => "embedded:",
             Self::Push => "push:",
             Self::Nats => "nats:",
+            Self::Batch => "batch:",
         }
     }
 }
 
-/// Name of a scenario: its world, its seed, and the parts left out. As text: `17`, `embedded:17`, `push:17`, `nats:17`,
+/// Name of a scenario: its world, its seed, and the parts left out. As text: `17`, `embedded:17`, `push:17`, `nats:17`, `batch:17`,
 /// `17:messages=3:without=latency,work`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Key {

@@ -1,8 +1,9 @@
-//! Deterministic simulation in virtual time, of four worlds. In `sqs`, the consumer and the SQS driver run on a model of SQS with
+//! Deterministic simulation in virtual time, of five worlds. In `sqs`, the consumer and the SQS driver run on a model of SQS with
 //! all its faults. In `embedded`, the consumer and the embedded queue run on a real file, while the file is locked, cannot be
 //! changed, or is moved away. In `push`, the consumer runs on a model of a broker that sends messages ahead, loses connections, and
 //! takes leases back with them. In `nats`, that broker keeps leases when a connection is lost, and a settlement may be done though its
 //! answer is lost, as with JetStream. The model of both stands for the driver too.
+//! `batch` is the world of `sqs`, and the handler gets batches (`batches`).
 //!
 //! A seed (`key`) makes a scenario (`scenario`), which is played (`run`) with processes that come and go (`system`) in a world (`site`). The
 //! handler does as planned (`worker`), and the `judge` sees everything, calls to the queue too (`calls`), keeps what it needs of it
@@ -11,6 +12,7 @@
 //!
 //! `HOSTLER_SEEDS` sets the number of seeds to try. `HOSTLER_SEED` names a run to repeat, with its trace.
 
+pub mod batches;
 pub mod calls;
 pub mod cancels;
 pub mod contract;

@@ -1,6 +1,7 @@
 //! Plays a scenario: processes that start and end work on a queue, in virtual time.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use hostler_queue_telemetry::{Producer, Replies};
@@ -54,7 +55,7 @@ pub fn play(system: System, key: &Key, keeps_trace: bool) -> (Vec<String>, Vec<S
         let lines: Vec<_> = (0..=scenario.turns.len()).map(Line::new).collect();
         let (told, seen) = (Arc::clone(&scenario), Arc::clone(&judge));
         let site: Arc<dyn Site> = match key.kind {
-            Kind::Sqs => Arc::new(Sqs::new(system, told, seen, &lines).await),
+            Kind::Sqs | Kind::Batch => Arc::new(Sqs::new(system, told, seen, &lines).await),
             Kind::Embedded => Arc::new(Embedded::new(system, told, seen).await),
             Kind::Push | Kind::Nats => Arc::new(Push::new(told, seen)),
         };
@@ -156,7 +157,7 @@ impl World {
         let parts = Parts {
             scenario: Arc::clone(&self.scenario),
             queue,
-            handler: Arc::new(Worker { line: line.clone(), scenario, judge }),
+            handler: Arc::new(Worker { line: line.clone(), scenario, judge, calls: AtomicUsize::new(0) }),
             replies: Some(Replies {
                 producer: Producer::new(broker, None),
                 channel: "replies".parse().unwrap(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use hostler_config::{Breaker, OnProcessingTimeout, Rate, Retry, Share};
+use hostler_config::{Batch, Breaker, OnProcessingTimeout, Rate, Retry, Share};
 use hostler_queue::ChannelSpec;
 
 use super::key::{Key, Kind};
@@ -123,7 +123,9 @@ pub struct Behaviour {
 pub struct Scenario {
     pub key: Key,
     pub ordered: bool,
+    /// Number of handler calls at the same time.
     pub concurrency: usize,
+    pub batch: Option<Batch>,
     pub lease: Duration,
     /// Set if leases last a few seconds.
     pub is_short: bool,
@@ -187,6 +189,7 @@ impl Scenario {
             key: key.clone(),
             ordered,
             concurrency,
+            batch: None,
             lease,
             is_short,
             is_far,
@@ -213,6 +216,9 @@ impl Scenario {
             }
             Kind::Push | Kind::Nats => {
                 scenario.suit_push(&mut Rng::with_seed(key.seed.wrapping_mul(0x9fb2_1c65_1e98_df25) ^ 0xa39));
+            }
+            Kind::Batch => {
+                scenario.suit_batches(&mut Rng::with_seed(key.seed.wrapping_mul(0xaf25_1af3_b0f0_25b5) ^ 0xba7));
             }
             Kind::Sqs if long => {}
             Kind::Sqs => {
@@ -241,7 +247,7 @@ impl Scenario {
 
     /// Returns true if the queue delivers each message to one receiver at a time, counts each receive, and can undo the count.
     pub fn is_exact(&self) -> bool {
-        self.key.kind != Kind::Sqs
+        !matches!(self.key.kind, Kind::Sqs | Kind::Batch)
     }
 
     /// Returns true if the service sends messages ahead.

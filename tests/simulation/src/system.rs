@@ -185,7 +185,7 @@ macro_rules! system {
                     name: "work".into(),
                     channel: "work".into(),
                     ordered: scenario.ordered,
-                    batch: None,
+                    batch: scenario.batch,
                     concurrency: scenario.concurrency,
                     lease: scenario.lease,
                     processing_timeout: scenario.processing_timeout,

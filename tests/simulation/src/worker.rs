@@ -1,12 +1,14 @@
 //! Handler of the simulation: works and ends as its scenario plans, and reports to the judge.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hostler_handler::{Call, Handler, Limit, Outcome};
+use hostler_handler::{BatchCall, BatchEnd, Call, Handler, Limit, Outcome};
 use tokio::time::sleep;
 
+use super::batches;
 use super::judge::Judge;
 use super::scenario::{Behaviour, End, Scenario};
 use super::site::Line;
@@ -16,6 +18,8 @@ pub struct Worker {
     pub line: Line,
     pub scenario: Arc<Scenario>,
     pub judge: Arc<Judge>,
+    /// Number of its calls that run.
+    pub calls: AtomicUsize,
 }
 
 /// A running handler. Dropping this value reports the end of the handler.
@@ -46,12 +50,31 @@ impl Drop for Deciding<'_> {
     }
 }
 
-fn name(call: &Call) -> String {
+/// A running call. Dropping this value ends it.
+struct Calling<'a>(&'a AtomicUsize);
+
+impl<'a> Calling<'a> {
+    fn begin(worker: &'a Worker) -> Self {
+        let before = worker.calls.fetch_add(1, Ordering::Relaxed);
+        if before >= worker.scenario.concurrency && !worker.line.is_dead() {
+            worker.judge.break_promise(format!("{} calls in {} slots", before + 1, worker.scenario.concurrency));
+        }
+        Self(&worker.calls)
+    }
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+pub(super) fn name(call: &Call) -> String {
     String::from_utf8_lossy(&call.message.body).into_owned()
 }
 
 impl End {
-    fn outcome(&self, name: &str) -> Outcome {
+    pub(super) fn outcome(&self, name: &str) -> Outcome {
         match self {
             Self::Ack => Outcome::Ack,
             Self::Reply => Outcome::Reply(name.into()),
@@ -71,6 +94,7 @@ impl Handler for Worker {
         if self.line.is_dead() {
             return std::future::pending().await;
         }
+        let _calling = Calling::begin(self);
         let name = name(call);
         self.judge.identify(&name, &call.message.id);
         let receipt = self.judge.started(self.line.life, &name, call.attempt, self.line.shown().as_ref());
@@ -94,8 +118,17 @@ impl Handler for Worker {
         outcome
     }
 
+    async fn handle_batch(&self, batch: &Arc<BatchCall>) -> BatchEnd {
+        if self.line.is_dead() {
+            return std::future::pending().await;
+        }
+        let _calling = Calling::begin(self);
+        batches::handle(self, batch).await
+    }
+
     fn decides_timeouts(&self) -> bool {
-        true
+        // Hooks for single messages are not called for batches.
+        self.scenario.batch.is_none()
     }
 
     async fn processing_timeout(&self, call: &Call, _: Duration) -> Option<Outcome> {

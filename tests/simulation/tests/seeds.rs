@@ -44,6 +44,11 @@ fn no_seed_of_a_broker_that_keeps_leases_breaks_a_promise() {
 }
 
 #[test]
+fn no_seed_with_batches_breaks_a_promise() {
+    break_no_promise(Kind::Batch);
+}
+
+#[test]
 fn the_same_seed_is_the_same_run() {
     for (kind, seed) in Kind::ALL.into_iter().flat_map(|kind| (0..50).map(move |seed| (kind, seed))) {
         let key = Key { kind, seed, ..Key::default() };
@@ -64,7 +69,9 @@ fn replay() {
 
 #[test]
 fn keys_are_read_as_they_are_written() {
-    for text in ["17", "embedded:17", "push:17", "nats:17", "17:messages=3", "17:messages=3:without=latency,work"] {
+    for text in
+        ["17", "embedded:17", "push:17", "nats:17", "batch:17", "17:messages=3", "17:messages=3:without=latency,work"]
+    {
         assert_eq!(text.parse::<Key>().unwrap().to_string(), text);
     }
     assert!("17:without=nonsense".parse::<Key>().is_err());
