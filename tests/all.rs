@@ -8,6 +8,8 @@ mod adapters;
 #[cfg(test)]
 mod alarms;
 #[cfg(test)]
+mod batches;
+#[cfg(test)]
 mod book;
 #[cfg(test)]
 mod clean;
