@@ -65,6 +65,7 @@ impl Handler for BatchHandler {
         match live.call::<_, Answers>(&self.handle_batch, (messages,)).await {
             Ok((answers,)) => {
                 let answers = live.judge_all(answers.into_iter().map(outcome).collect());
+                let answers = live.settled_all(answers).await;
                 self.warm.keep(&self.guest, live, u32::try_from(size).unwrap_or(u32::MAX));
                 BatchEnd::Answers(answers)
             }
@@ -88,9 +89,12 @@ fn outcome(answer: Answer) -> Outcome {
 /// Adds the `batch` interface to the linker. For a call with a single message of another contract, its functions return false.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Result<()> {
     let mut batch = linker.instance(&format!("hostler:consumer/batch@{VERSION}"))?;
-    batch.func_wrap("done", |host: Host<'_>, (index, answer): (u32, Answer)| {
-        let batch = host.data().scope.batch.as_ref();
-        Ok((batch.is_some_and(|batch| batch.answer(place(index), outcome(answer))),))
+    batch.func_wrap_async("done", |mut host: Host<'_>, (index, answer): (u32, Answer)| {
+        Box::new(async move {
+            let Some(batch) = host.data().scope.batch.clone() else { return Ok((false,)) };
+            let outcome = host.data_mut().settled(outcome(answer)).await;
+            Ok((batch.answer(place(index), outcome),))
+        })
     })?;
     batch.func_wrap("lost", |host: Host<'_>, (index,): (u32,)| {
         Ok((host.data().scope.batch.as_ref().is_some_and(|batch| batch.is_lost(place(index))),))

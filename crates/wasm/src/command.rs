@@ -71,14 +71,15 @@ impl<P: Program> Handler for CommandHandler<P> {
 
     async fn handle_batch(&self, batch: &Arc<BatchCall>) -> BatchEnd {
         let (output, size) = (&batch.output, batch.calls.len());
-        let lines = Lines::new(batch, output.limit());
+        let may_connect = !self.0.definition().grants.tcp.is_empty();
+        let lines = Lines::new(batch, output.limit(), may_connect);
         let channel = batch.calls.first().map_or_else(String::new, |call| call.channel.to_string());
         let (mark, env) = (output.mark(), [("MESSAGE_CHANNEL", channel)]);
         let body = lines::input(batch).into();
         let stdin = Stdin { body, env: &env, replies: false, answers: Some(lines.clone()) };
         let scope = Scope::of_batch(batch, self.0.definition());
         let ended = self.0.run(scope, stdin, output, |code| outcome(code, output, mark, false)).await;
-        lines.end();
+        lines.end(ended == Outcome::Ack);
         match ended {
             Outcome::Ack => BatchEnd::Answers(vec![Outcome::Failed(NO_ANSWER.to_owned()); size]),
             ended @ (Outcome::HostLimit(..) | Outcome::Trapped(_)) => BatchEnd::of_all(ended, size),

@@ -191,14 +191,16 @@ impl Live {
     /// Waits, after a call that processed its message, until the kernel has all that the guest wrote to its TCP connections,
     /// and returns the final outcome. If a part was lost, the message has failed. The caller limits the wait.
     pub(super) async fn settled(&mut self, outcome: Outcome) -> Outcome {
-        if !matches!(outcome, Outcome::Ack | Outcome::Reply(_)) {
-            return outcome;
+        self.store.data_mut().settled(outcome).await
+    }
+
+    /// Returns the final outcomes of the messages of a call, as [`Self::settled`] does for one.
+    pub(super) async fn settled_all(&mut self, outcomes: Vec<Outcome>) -> Vec<Outcome> {
+        let mut settled = Vec::with_capacity(outcomes.len());
+        for outcome in outcomes {
+            settled.push(self.settled(outcome).await);
         }
-        let Some(connections) = &mut self.store.data_mut().wasi.connections else { return outcome };
-        if connections.settle().await {
-            return outcome;
-        }
-        Outcome::Failed("a TCP connection broke before all that the handler had written to it was sent".into())
+        settled
     }
 
     /// Returns the final outcomes of the messages of a call, as [`Self::judge`] does for one.

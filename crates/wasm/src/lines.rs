@@ -62,7 +62,8 @@ pub(super) fn attribute(value: &AttributeValue) -> Value {
     }
 }
 
-/// Takes the answers of a command from its standard output, as soon as their lines are complete. All other lines are output.
+/// Takes the answers of a command from its standard output. All other lines are output. An answer counts as soon as its line is
+/// complete, or at the end of the program if its TCP connections may still have to send what it wrote.
 #[derive(Clone)]
 pub(super) struct Lines(Arc<Mutex<State>>);
 
@@ -75,17 +76,20 @@ struct State {
     /// Maximum length of a line in bytes.
     longest: usize,
     is_too_long: bool,
+    /// Answers that count at the end of the program, with the places of their messages. `None`: answers count at once.
+    held: Option<Vec<(usize, Outcome)>>,
 }
 
 impl Lines {
-    /// Creates the receiver of the answers for `batch`. `longest`: maximum length of a line in bytes.
-    pub(super) fn new(batch: &Arc<BatchCall>, longest: usize) -> Self {
+    /// Creates the receiver of the answers for `batch`. `longest`: maximum length of a line in bytes. `holds`: answers count only
+    /// at the end of the program.
+    pub(super) fn new(batch: &Arc<BatchCall>, longest: usize, holds: bool) -> Self {
         let mut places: HashMap<_, VecDeque<_>> = HashMap::new();
         for (place, call) in batch.calls.iter().enumerate() {
             places.entry(call.message.id.clone()).or_default().push_back(place);
         }
-        let batch = Arc::clone(batch);
-        Self(Arc::new(Mutex::new(State { batch, places, line: Vec::new(), longest, is_too_long: false })))
+        let (batch, held) = (Arc::clone(batch), holds.then(Vec::new));
+        Self(Arc::new(Mutex::new(State { batch, places, line: Vec::new(), longest, is_too_long: false, held })))
     }
 
     /// Takes bytes that the command has written.
@@ -103,9 +107,14 @@ impl Lines {
         }
     }
 
-    /// Takes the last line, which may lack a newline.
-    pub(super) fn end(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).end_line();
+    /// Takes the last line, which may lack a newline, and then the answers that were held. `is_sound`: `false` if those do not
+    /// count, because the program failed.
+    pub(super) fn end(&self, is_sound: bool) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.end_line();
+        for (place, outcome) in state.held.take().filter(|_| is_sound).into_iter().flatten() {
+            state.batch.answer(place, outcome);
+        }
     }
 }
 
@@ -126,11 +135,17 @@ impl State {
             Some(Err(fault)) => self.tell(format!("an answer was ignored: {fault}")),
             Some(Ok((id, outcome))) => {
                 let place = self.places.get_mut(&id).and_then(VecDeque::pop_front);
-                if !place.is_some_and(|place| self.batch.answer(place, outcome)) {
+                if !place.is_some_and(|place| self.take(place, outcome)) {
                     self.tell(format!("an answer was ignored: no message {id:?} without an answer"));
                 }
             }
         }
+    }
+
+    fn take(&mut self, place: usize, outcome: Outcome) -> bool {
+        let Some(held) = &mut self.held else { return self.batch.answer(place, outcome) };
+        held.push((place, outcome));
+        true
     }
 
     /// Writes a line about the answers to the command's standard error. It never has the text of an answer, as that may be
@@ -213,23 +228,35 @@ mod tests {
     #[test]
     fn answers_count_as_soon_as_their_lines_are_complete() {
         let (batch, told) = batch(vec![Message::new("a", ""), Message::new("b", ""), Message::new("a", "")]);
-        let lines = Lines::new(&batch, 100);
+        let lines = Lines::new(&batch, 100, false);
         lines.write(b"{\"id\":\"b\",\"outcome\":\"delay\",\"delay_seconds\":7}\n\n{\"id\":\"a\",");
         assert_eq!(*told.lock().unwrap(), [(1, Outcome::Delay(Duration::from_secs(7)))]);
         lines.write(
             b"\"outcome\":\"ack\"}\nworking on it\n{\"id\":\"a\",\"outcome\":\"reply\",\"reply_base64\":\"AQ==\"}",
         );
         assert_eq!(told.lock().unwrap().len(), 2);
-        lines.end();
+        lines.end(true);
         assert_eq!(told.lock().unwrap()[1..], [(0, Outcome::Ack), (2, Outcome::Reply(vec![1]))]);
         let kept = batch.output.take();
         assert_eq!((&*kept.stdout, &*kept.stderr), (&b"working on it\n"[..], &b""[..]));
     }
 
     #[test]
+    fn held_answers_count_at_the_end_of_a_program_that_did_not_fail() {
+        for (is_sound, counted) in [(true, vec![(0, Outcome::Ack), (1, Outcome::Retry(None))]), (false, vec![])] {
+            let (batch, told) = batch(vec![Message::new("a", ""), Message::new("b", "")]);
+            let lines = Lines::new(&batch, 100, true);
+            lines.write(b"{\"id\":\"a\",\"outcome\":\"ack\"}\n{\"id\":\"b\",\"outcome\":\"retry\"}");
+            assert!(told.lock().unwrap().is_empty());
+            lines.end(is_sound);
+            assert_eq!(*told.lock().unwrap(), counted);
+        }
+    }
+
+    #[test]
     fn what_is_no_answer_is_told_without_its_text() {
         let (batch, told) = batch(vec![Message::new("a", "")]);
-        let lines = Lines::new(&batch, 60);
+        let lines = Lines::new(&batch, 60, false);
         for line in [
             "{\"id\":\"b\",\"outcome\":\"ack\"}",
             "{\"id\":\"a\",\"outcome\":\"secret\"}",

@@ -133,6 +133,22 @@ impl Sandbox<ComponentWasi> {
         self.scope = scope;
         self.answering = None;
     }
+
+    /// Waits, before a message counts as processed, until the kernel has all that the guest wrote to its TCP connections.
+    /// Returns the final outcome: if a part was lost during the call, the message has failed. The caller limits the wait.
+    pub(super) async fn settled(&mut self, outcome: Outcome) -> Outcome {
+        if !matches!(outcome, Outcome::Ack | Outcome::Reply(_)) {
+            return outcome;
+        }
+        let Some(connections) = &mut self.wasi.connections else { return outcome };
+        if !connections.settle().await {
+            self.scope.lose_output();
+        }
+        if !self.scope.has_lost_output() {
+            return outcome;
+        }
+        Outcome::Failed("a TCP connection broke before all that the handler had written to it was sent".into())
+    }
 }
 
 impl WasiView for Sandbox<ComponentWasi> {

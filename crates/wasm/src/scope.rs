@@ -1,5 +1,6 @@
 //! The current call of a sandbox.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Definition;
@@ -24,6 +25,8 @@ pub(super) struct Scope {
     pub(super) denials: Denials,
     /// The host limit that the call has reached.
     pub(super) reached: OnceLock<Limit>,
+    /// Set once a TCP connection has lost bytes that the guest had written to it.
+    pub(super) output_lost: AtomicBool,
 }
 
 impl Scope {
@@ -32,9 +35,20 @@ impl Scope {
         let _ = self.reached.set(limit);
     }
 
+    /// Records that a TCP connection has lost output of the guest. No message of the call counts as processed from then on.
+    pub(super) fn lose_output(&self) {
+        self.output_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if a TCP connection has lost output of the guest.
+    pub(super) fn has_lost_output(&self) -> bool {
+        self.output_lost.load(Ordering::Relaxed)
+    }
+
     /// Creates the scope of a call without a message.
     pub(super) fn new(bounds: Bounds, denials: Denials) -> Self {
-        Self { bounds, attempt: 0, trace: None, job: None, batch: None, denials, reached: OnceLock::new() }
+        let (reached, output_lost) = (OnceLock::new(), AtomicBool::new(false));
+        Self { bounds, attempt: 0, trace: None, job: None, batch: None, denials, reached, output_lost }
     }
 
     /// Creates the scope of a call that processes several messages.

@@ -16,7 +16,7 @@ use std::sync::{Arc, LazyLock, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use hostler_handler::{Bounds, Call, Handler, Outcome, Output};
+use hostler_handler::{BatchCall, BatchEnd, Bounds, Call, Handler, Outcome, Output};
 use hostler_types::endpoint::Endpoint;
 use hostler_types::message::{AttributeValue, Message};
 use hostler_types::tcp_grant::TcpGrant;
@@ -67,10 +67,10 @@ fn grants(tcp: &[&str], networks: &[&str]) -> Grants {
 }
 
 fn handler(grants: Grants, messages_per_instance: u32) -> Arc<dyn Handler> {
-    loaded(grants, messages_per_instance).unwrap()
+    loaded(grants, messages_per_instance, false).unwrap()
 }
 
-fn loaded(grants: Grants, messages_per_instance: u32) -> Result<Arc<dyn Handler>, LoadError> {
+fn loaded(grants: Grants, messages_per_instance: u32, batches: bool) -> Result<Arc<dyn Handler>, LoadError> {
     let definition = Definition {
         consumer: "one".into(),
         source: Source::File(GUEST.clone()),
@@ -79,7 +79,7 @@ fn loaded(grants: Grants, messages_per_instance: u32) -> Result<Arc<dyn Handler>
         hooks_sha256: None,
         grants,
         messages_per_instance,
-        batches: false,
+        batches,
         reply_from_stdout: false,
         metrics: None,
     };
@@ -87,11 +87,15 @@ fn loaded(grants: Grants, messages_per_instance: u32) -> Result<Arc<dyn Handler>
     load(&ENGINE, &definition)?.handler(MEMORY)
 }
 
-/// Gives a message to a handler. `None`: it was stopped at this processing timeout.
-fn ask(handler: &Arc<dyn Handler>, word: &str, body: &str, within: Duration) -> Option<Outcome> {
+fn call(word: &str, body: &str, within: Duration) -> Call {
     let mut message = Message::new("1", body.to_owned());
     message.attributes.insert("do".to_owned(), AttributeValue::Text(word.to_owned()));
-    let call = Call::new(Arc::new(message), "one".into(), 1, Bounds::new(within), Output::new(1024));
+    Call::new(Arc::new(message), "one".into(), 1, Bounds::new(within), Output::new(1024))
+}
+
+/// Gives a message to a handler. `None`: it was stopped at this processing timeout.
+fn ask(handler: &Arc<dyn Handler>, word: &str, body: &str, within: Duration) -> Option<Outcome> {
+    let call = call(word, body, within);
     RUNTIME.block_on(async { tokio::time::timeout(within, handler.handle(&call)).await.ok() })
 }
 
@@ -229,6 +233,7 @@ fn left(
 }
 
 /// What a server does with the output that the host holds.
+#[derive(Clone, Copy)]
 enum Then {
     Read,
     Hang,
@@ -261,6 +266,60 @@ fn fails_with_held_output(mut outcome: impl FnMut(usize) -> Option<Outcome>) {
 #[test]
 fn output_that_no_one_takes_fails_its_message() {
     fails_with_held_output(|first| left(PATIENCE, first, |_| Then::Hang).0);
+}
+
+/// Gives two messages in one batch to a guest that leaves output behind for the first, and answers it early. Returns the early
+/// answers, and the end of the batch.
+fn left_in_a_batch(then: Then) -> (Vec<(usize, Outcome)>, BatchEnd) {
+    // The kernel may happen to take all, as above.
+    let ends = (0..10).map(|attempt| attempt * 9_000).find_map(|first| left_in_a_batch_after(first, then));
+    ends.expect("a message counts although the host holds output")
+}
+
+/// Does so after `first` bytes that are read. `None`: the first message counted before the rest was.
+fn left_in_a_batch_after(first: usize, then: Then) -> Option<(Vec<(usize, Outcome)>, BatchEnd)> {
+    let (sender, go) = mpsc::channel();
+    let (address, server) = serve(move |mut stream| {
+        stream.read_exact(&mut vec![0; first]).unwrap();
+        match go.recv().unwrap() {
+            Then::Read => read_all(stream),
+            Then::Hang => 0,
+        }
+    });
+    let ((told, tells), (other, others)) = (serve(drop), serve(drop));
+    let (address, told, other) = (address.to_string(), told.to_string(), other.to_string());
+    let handler = loaded(grants(&[&address, &told, &other], &[]), 1, true).unwrap();
+    let calls = [call("leave", &format!("{address} {told}"), PATIENCE), call("connect", &other, PATIENCE)];
+    let early = Arc::new(Mutex::new(Vec::new()));
+    let into = Arc::clone(&early);
+    let answer = Box::new(move |index, outcome| into.lock().unwrap().push((index, outcome)));
+    let calls = calls.into_iter().map(Arc::new).collect();
+    let batch = Arc::new(BatchCall::new(calls, Bounds::new(PATIENCE), Output::new(1024), answer));
+    let end = thread::spawn(move || {
+        RUNTIME.block_on(async { tokio::time::timeout(PATIENCE, handler.handle_batch(&batch)).await })
+    });
+    tells.join().unwrap();
+    thread::park_timeout(Duration::from_millis(500));
+    let waited = early.lock().unwrap().is_empty();
+    sender.send(then).unwrap();
+    server.join().unwrap();
+    let end = end.join().unwrap().expect("the batch was stopped");
+    others.join().unwrap();
+    let early = early.lock().unwrap().clone();
+    waited.then_some((early, end))
+}
+
+#[test]
+fn an_early_answer_of_a_batch_waits_for_output_and_fails_with_it() {
+    let (early, end) = left_in_a_batch(Then::Read);
+    assert!(matches!(&early[..], [(0, Outcome::Reply(_))]), "{early:?}");
+    assert!(matches!(&end, BatchEnd::Answers(answers) if answers[1] == Outcome::Ack), "{end:?}");
+
+    // Nothing says for which message the lost bytes were, so none of the rest counts.
+    let (early, end) = left_in_a_batch(Then::Hang);
+    let broke = |outcome: &Outcome| matches!(outcome, Outcome::Failed(reason) if reason.contains("connection broke"));
+    assert!(matches!(&early[..], [(0, outcome)] if broke(outcome)), "{early:?}");
+    assert!(matches!(&end, BatchEnd::Answers(answers) if broke(&answers[1])), "{end:?}");
 }
 
 #[test]

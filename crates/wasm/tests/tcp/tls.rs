@@ -338,6 +338,6 @@ fn postgresql_without_tls_is_refused() {
 #[test]
 fn a_grant_that_names_no_authorities_is_refused_before_the_first_message() {
     let grants = granted("db.example:1", TlsStart::Direct, "/nowhere/ca.pem".into());
-    let error = super::loaded(grants, 1).map(drop).unwrap_err().to_string();
+    let error = super::loaded(grants, 1, false).map(drop).unwrap_err().to_string();
     assert!(error.contains("/nowhere/ca.pem") && error.contains("cure: name a PEM file"), "{error}");
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::thread::sleep;
 use std::time::Duration;
 
-use hostler_guest::{Failure, Message, Outcome, handler};
+use hostler_guest::{Failure, Message, Outcome, batch, batch_handler, handler};
 
 type Answer = Result<Outcome, Failure>;
 
@@ -35,6 +35,20 @@ fn handle(message: Message) -> Answer {
         "redis" => redis::ask(server).map(Outcome::reply).map_err(failed),
         other => Err(Failure::dead_letter(format!("`{other}` is nothing that this guest does"))),
     }
+}
+
+/// Does the same for each message, and answers early for those that leave output behind.
+#[batch_handler]
+fn handle_batch(messages: Vec<Message>) -> Vec<Answer> {
+    let each = messages.into_iter().enumerate().map(|(index, message)| {
+        let leaves = message.attribute("do") == Some("leave");
+        let answer = handle(message)?;
+        if leaves && !batch::done(index, answer.clone()) {
+            return Err(failed("the early answer was refused"));
+        }
+        Ok(answer)
+    });
+    each.collect()
 }
 
 fn failed(error: impl Display) -> Failure {
