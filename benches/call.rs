@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hostler_handler::{BatchCall, BatchEnd, Bounds, Call, Handler, Outcome, Output};
+use hostler_handler::{Bounds, Call, Handler, Outcome, Output};
 use hostler_types::message::Message;
 use hostler_wasm::{self as wasm, Definition, Engine, Grants, Pool, Source};
 
@@ -14,7 +14,8 @@ const MEMORY: u64 = 128 << 20;
 
 /// A loaded handler with the arguments of its calls.
 pub struct Caller {
-    handler: Arc<dyn Handler>,
+    /// Runs the messages.
+    pub handler: Arc<dyn Handler>,
     message: Arc<Message>,
     channel: Arc<str>,
 }
@@ -60,15 +61,8 @@ impl Caller {
         hostler_handler::run(&*self.handler, &self.of_message()).await
     }
 
-    /// Calls the handler once, with a batch of this many messages.
-    pub async fn call_batch(&self, messages: usize) -> Option<BatchEnd> {
-        let calls = (0..messages).map(|_| Arc::new(self.of_message())).collect();
-        let (bounds, output) = (Bounds::new(Duration::from_secs(60)), Output::new(64 * 1024));
-        let batch = Arc::new(BatchCall::new(calls, bounds, output, Box::new(|_, _| {})));
-        hostler_handler::run_batch(&*self.handler, &batch).await
-    }
-
-    fn of_message(&self) -> Call {
+    /// Creates the arguments of one call.
+    pub fn of_message(&self) -> Call {
         let bounds = Bounds::new(Duration::from_secs(60));
         let output = Output::new(64 * 1024);
         Call::new(Arc::clone(&self.message), Arc::clone(&self.channel), 1, bounds, output)

@@ -15,9 +15,11 @@ mod call;
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use call::Caller;
-use hostler_handler::{BatchEnd, Outcome};
+use hostler_handler::{BatchCall, BatchEnd, Bounds, Outcome, Output};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -80,7 +82,7 @@ fn compare_batches(file: &Path, messages: u32) -> Result<()> {
     let batch = runtime.block_on(async {
         let before = computed()?;
         for _ in 0..messages / BATCH {
-            match caller.call_batch(BATCH as usize).await {
+            match call_batch(&caller, BATCH).await {
                 Some(BatchEnd::Answers(answers)) if answers.iter().all(|answer| *answer == Outcome::Ack) => {}
                 other => return Err(format!("the handler was to ack the batch, but: {other:?}").into()),
             }
@@ -93,6 +95,14 @@ fn compare_batches(file: &Path, messages: u32) -> Result<()> {
         return Err(format!("{batch:.1} µs for a message of a batch, and {single:.1} alone: not under a third").into());
     }
     Ok(())
+}
+
+/// Calls the handler once, with a batch of this many messages.
+async fn call_batch(caller: &Caller, messages: u32) -> Option<BatchEnd> {
+    let calls = (0..messages).map(|_| Arc::new(caller.of_message())).collect();
+    let (bounds, output) = (Bounds::new(Duration::from_secs(60)), Output::new(64 * 1024));
+    let batch = Arc::new(BatchCall::new(calls, bounds, output, Box::new(|_, _| {})));
+    hostler_handler::run_batch(&*caller.handler, &batch).await
 }
 
 /// Measures one component and prints the result. Fails if a limit is exceeded.
