@@ -6,6 +6,8 @@
 // DeadLetter. Any other exception is an error. The message then goes to the consumer's retry policy, with the text of the exception as
 // the reason. The stack goes to stderr.
 //
+// For batches, the module exports handleBatch(messages), which returns a list with the answer for each message.
+//
 // Hooks are exports of the same module: messageStart(message), messageEnd(report), processingTimeout(message, elapsedMs),
 // stateChanged(from, to). hostler calls a hook only if the world of the component exports it.
 //
@@ -98,7 +100,8 @@ export class JobError extends Error {
   }
 }
 
-/** Functions of hostler:consumer/context, hostler:consumer/producer and hostler:consumer/jobs. Set after component.js has passed them to component(). */
+/** Functions of hostler:consumer/context, hostler:consumer/producer, hostler:consumer/jobs and hostler:consumer/batch. Set after component.js
+ * has passed them to component(). */
 let host;
 
 /** Sends a message to a channel that allow.send names. Returns the id after the queue has stored the message durably.
@@ -127,6 +130,20 @@ export function remaining() {
 /** Returns true if the host is draining or the lease is lost. The handler should then finish early, or throw Retry. @returns {boolean} */
 export function shouldStop() {
   return host ? host.shouldStop() : false;
+}
+
+/** Settles the message at this place of the batch now, with this answer in place of the one in the list. An Error that is no outcome is an
+ * error. Returns false, and settles nothing, if there is no such message, if it has an answer, or if it is lost.
+ * @param {number} index @param {Answer | Error} [given] @returns {boolean} */
+export function done(index, given) {
+  if (!host?.done) throw new Error("there is no batch: component() needs hostler:consumer/batch, or in a test your own done");
+  return host.done(index, result(given));
+}
+
+/** Returns true once the message at this place of the batch is no longer this handler's: its lease was lost, or an operator cancelled it.
+ * Its answer is ignored. Without a host, returns false. @param {number} index @returns {boolean} */
+export function lost(index) {
+  return host?.lost?.(index) ?? false;
 }
 
 /** Returns the job whose item the message is. Returns undefined if the message is not an item of a job, and without a host.
@@ -182,6 +199,11 @@ export function component(app, functions) {
       }
       return { handle: (message) => fallible(async () => outcome(await answer(app.default, received(message)))) };
     },
+    // Each answer is what a handler may return, or an Error. If the function throws, the component traps, and hostler gives it each
+    // message without an answer once more, alone, unless batch.on_trap is "fail".
+    batchHandler: app.handleBatch && {
+      handleBatch: async (messages) => Array.from(await app.handleBatch(messages.map(received)), result),
+    },
     messageStart: app.messageStart && {
       messageStart: (message) => fallible(async () => void (await app.messageStart(received(message)))),
     },
@@ -227,15 +249,31 @@ function outcome(given) {
   return { tag: "reply", val: bytes(given) };
 }
 
+/** Converts the answer for one message of a batch. */
+function result(given) {
+  try {
+    if (given instanceof Error && !(given instanceof Outcome)) throw given;
+    return { tag: "ok", val: outcome(given) };
+  } catch (error) {
+    return { tag: "err", val: told(error) };
+  }
+}
+
 /** Converts an exception to an error of the contract, which needs the text as `payload`. An exception without `payload` would trap. */
 async function fallible(call) {
   try {
     return await call();
   } catch (error) {
-    const text = String(error);
-    console.error(error?.stack ? `${text}\n${error.stack}` : text);
+    const text = told(error);
     throw Object.assign(new Error(text), { payload: text });
   }
+}
+
+/** Writes an exception to stderr, and returns its text. */
+function told(error) {
+  const text = String(error);
+  console.error(error?.stack ? `${text}\n${error.stack}` : text);
+  return text;
 }
 
 function bytes(value) {

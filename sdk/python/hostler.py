@@ -10,6 +10,8 @@ Put the decorators on functions of the module that you build:
 The function returns None (ack), or str or bytes (reply). It can also return or raise an outcome: Ack, Retry, Delay or DeadLetter. Any
 other exception is an error, and so is a returned value of any other type. The message then goes to the consumer's retry policy, with the reason "Type: text". The traceback goes to
 stderr.
+
+For batches, put @hostler.batch_handler on a function of a list of Messages that returns a list with the answer for each.
 """
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ import math
 import sys
 import traceback
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterable, Optional, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar, Union, cast
 
 try:
     import wit_world
 except ImportError:  # not in a component
-    Err = exports = context = producer = jobs = types = None
+    Err = Ok = exports = batch = context = producer = jobs = types = None
 else:
-    from componentize_py_types import Err
+    from componentize_py_types import Err, Ok
     from wit_world import exports
     from wit_world.imports import context, producer
 
@@ -40,6 +42,11 @@ else:
         from wit_world.imports import jobs
     except ImportError:  # a world that imports the other interfaces only
         jobs = None
+
+    try:
+        from wit_world.imports import batch
+    except ImportError:  # a world without batches
+        batch = None
 
     try:
         from wit_world.imports import types
@@ -229,6 +236,33 @@ def handler(function: Function) -> Function:
     return answer
 
 
+def batch_handler(function: Function) -> Function:
+    """Registers the function as the handler of batches. The function takes a list of Messages and returns a list with one answer for each
+    of them, in order: what a handler may return, or an exception for an error. If the function itself raises an exception, hostler gives
+    it each message without an answer once more, alone, unless batch.on_trap is "fail"."""
+    def handle_batch(messages: List[Any]) -> List[Any]:
+        try:
+            return [_result(answer) for answer in function([_message(message) for message in messages])]
+        except BaseException:
+            traceback.print_exc()
+            raise
+    return _export(function, "BatchHandler", "handle_batch", handle_batch)
+
+
+def done(index: int, answer: Any = None) -> bool:
+    """Settles the message at this place of the batch now, with this answer in place of the one in the list. Returns False, and settles
+    nothing, if there is no such message, if it has an answer, or if it is lost."""
+    if batch is None:
+        raise RuntimeError("there is no batch: replace hostler.done in a test")
+    return batch.done(index, _result(answer))
+
+
+def lost(index: int) -> bool:
+    """Returns True once the message at this place of the batch is no longer this handler's: its lease was lost, or an operator cancelled
+    it. Its answer is ignored. Without a host, returns False."""
+    return batch is not None and batch.lost(index)
+
+
 def message_start(function: Function) -> Function:
     """Registers the function as a hook. hostler calls it with the Message before the handler. An exception counts as a failure of the
     message."""
@@ -313,7 +347,22 @@ def _fallible(call: Callable[[], Any]) -> Any:
         return call()
     except BaseException as error:
         traceback.print_exc()
-        raise Err(": ".join(filter(None, [type(error).__name__, str(error)]))) from None
+        raise Err(_described(error)) from None
+
+
+def _result(answer: Any) -> Any:
+    """Converts the answer for one message of a batch."""
+    try:
+        if isinstance(answer, BaseException) and not isinstance(answer, Outcome):
+            raise answer
+        return Ok(_outcome(answer))
+    except BaseException as error:
+        traceback.print_exception(type(error), error, error.__traceback__)
+        return Err(_described(error))
+
+
+def _described(error: BaseException) -> str:
+    return ": ".join(filter(None, [type(error).__name__, str(error)]))
 
 
 def _outcome(answer: Any) -> Any:
@@ -351,7 +400,7 @@ def _name_what_is_missing() -> None:
     if frame is None:
         return
     module = frame.f_globals.get("__name__")
-    marks = {"Handler": "handler", "MessageStart": "message_start", "MessageEnd": "message_end",
+    marks = {"Handler": "handler", "BatchHandler": "batch_handler", "MessageStart": "message_start", "MessageEnd": "message_end",
              "ProcessingTimeout": "processing_timeout", "StateChanged": "state_changed"}
 
     def missing(name: str) -> Any:

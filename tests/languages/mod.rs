@@ -1,6 +1,8 @@
 //! One list of cases for handlers in every language, as far as their kind can express each, and the table of it in
 //! `book/src/languages/README.md`. The guests are in the folders beside; the attribute `do` tells them what to do.
 
+mod batches;
+
 use std::fs;
 
 use serde_json::{Value, json};
@@ -61,7 +63,7 @@ struct Case {
     check: fn(&Subject),
 }
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
     Case { name: "ack", promise: |_| Yes, check: acks },
     Case { name: "reply", promise: |_| Yes, check: replies },
     Case { name: "retry", promise: |_| Yes, check: retries },
@@ -116,6 +118,14 @@ const CASES: [Case; 16] = [
             Kind::Command => Cannot("A command cannot call the host: it knows only its environment at the start."),
         },
         check: asks_for_its_job,
+    },
+    Case {
+        name: "batch: an answer for each message",
+        promise: |language| match language.kind {
+            Kind::Component => Yes,
+            Kind::Command => Noted("In lines of JSON. It cannot ask for lost leases."),
+        },
+        check: |subject| batches::answers_for_each(subject.language),
     },
     Case {
         name: "hook order: start, handle, end",

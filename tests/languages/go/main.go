@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"unsafe"
@@ -12,7 +13,37 @@ import (
 	"hostler"
 )
 
-func main() { hostler.Run(handle) }
+func main() {
+	// The lines of a batch name their messages; no variable does.
+	if os.Getenv("MESSAGE_ID") == "" {
+		answerLines()
+		return
+	}
+	hostler.Run(handle)
+}
+
+// answerLines does with each message of a batch what its body says.
+func answerLines() {
+	type answer struct {
+		ID      string `json:"id"`
+		Outcome string `json:"outcome"`
+		Reason  string `json:"reason,omitempty"`
+	}
+	messages, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var message struct{ ID, Body string }
+		if err := messages.Decode(&message); err == io.EOF {
+			return
+		} else if err != nil {
+			panic(err)
+		}
+		if message.Body == "never" {
+			answers.Encode(answer{message.ID, "dead-letter", "as told"})
+		} else {
+			answers.Encode(answer{ID: message.ID, Outcome: "ack"})
+		}
+	}
+}
 
 func handle(message hostler.Message) ([]byte, error) {
 	switch what := message.Attributes["do"]; what {
