@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use super::{DELIVERIES, send_hundred, serving, world};
+use crate::support::guests::component;
 use crate::support::hostler::{Depth, Host, PATIENCE, SECOND, World, until};
-use crate::support::prometheus::{Prometheus, Scrape, get, lint};
+use crate::support::prometheus::{Prometheus, Scrape, free_address, get, lint};
 
 /// The labels that all metrics of a consumer have.
 const BASE: [&str; 4] =
@@ -73,6 +74,27 @@ fn a_known_workload_is_counted_to_the_message() {
     assert_eq!(scrape.get("hostler_up", &version), Some(1.0));
     let work = [("hostler_consumer", "work"), ("messaging_destination_name", "work"), ("messaging_system", "hostler")];
     assert_eq!(scrape.get("hostler_slots", &work), Some(4.0));
+}
+
+#[test]
+fn the_sizes_of_batches_are_counted() {
+    let address = free_address();
+    let world = World::new(&format!(
+        "telemetry.prometheus = '{address}'
+        [consumers.work]
+        channel = 'work'
+        handler = '{}'
+        concurrency = 1
+        batch = {{ max = 3, wait = '300ms' }}",
+        component("batch-word").display()
+    ));
+    world.send("work", ["a"; 4]);
+    let host = world.start();
+    host.settled(4);
+    let scrape = at_rest(address);
+    assert_eq!(scrape.get("hostler_batch_size_count", &[]), Some(2.0), "{}", scrape.text);
+    assert_eq!(scrape.get("hostler_batch_size_sum", &[]), Some(4.0));
+    assert_eq!(scrape.get("hostler_batch_size_bucket", &[("le", "1")]), Some(1.0));
 }
 
 #[test]

@@ -173,6 +173,9 @@ impl EventLoop {
                 calls.push((*id, call));
             }
         }
+        if let Some(metrics) = &self.consumer.metrics {
+            metrics.batch_started(calls.len());
+        }
         let membership = Membership { batch, size: calls.len() };
         for (id, _) in &calls {
             if let Some(in_hand) = self.in_hand.get_mut(id) {

@@ -111,6 +111,7 @@ struct Often {
     /// Durations of successful receive calls, lease extensions and settlements.
     calls: [Series<f64>; 3],
     attempts: Series<u64>,
+    batch_size: Series<u64>,
     queue_delay: Series<f64>,
     instantiation: Series<f64>,
 }
@@ -158,6 +159,7 @@ pub(super) struct Instruments {
     operation: Histogram<f64>,
     sent: Counter<u64>,
     attempts: Histogram<u64>,
+    batch_size: Histogram<u64>,
     queue_delay: Histogram<f64>,
     instantiation: Histogram<f64>,
 }
@@ -169,15 +171,19 @@ impl Instruments {
             let histogram = meter.f64_histogram(name).with_unit(unit).with_description(meaning);
             histogram.with_boundaries(bounds.to_vec()).build()
         };
-        let (unit, meaning) = names::described(names::ATTEMPTS);
-        let attempts = meter.u64_histogram(names::ATTEMPTS).with_unit(unit).with_description(meaning);
+        let counts = |name: &'static str, bounds: &[f64]| {
+            let (unit, meaning) = names::described(name);
+            let histogram = meter.u64_histogram(name).with_unit(unit).with_description(meaning);
+            histogram.with_boundaries(bounds.to_vec()).build()
+        };
         let (unit, meaning) = names::described(names::MESSAGING_CLIENT_SENT_MESSAGES);
         let sent = meter.u64_counter(names::MESSAGING_CLIENT_SENT_MESSAGES).with_unit(unit).with_description(meaning);
         Self {
             process: seconds(names::MESSAGING_PROCESS_DURATION, names::PROCESS_DURATIONS),
             operation: seconds(names::MESSAGING_CLIENT_OPERATION_DURATION, names::OPERATION_DURATIONS),
             sent: sent.build(),
-            attempts: attempts.with_boundaries(names::ATTEMPT_COUNTS.to_vec()).build(),
+            attempts: counts(names::ATTEMPTS, names::ATTEMPT_COUNTS),
+            batch_size: counts(names::BATCH_SIZE, names::BATCH_SIZES),
             queue_delay: seconds(names::QUEUE_DELAY, names::AGES),
             instantiation: seconds(names::INSTANTIATION, names::INSTANTIATIONS),
         }
@@ -208,6 +214,7 @@ impl ConsumerMetrics {
             process,
             calls,
             attempts: Series::new(&instruments.attempts, base.clone()),
+            batch_size: Series::new(&instruments.batch_size, base.clone()),
             queue_delay: Series::new(&instruments.queue_delay, base.clone()),
             instantiation: Series::new(&instruments.instantiation, base.clone()),
         };
@@ -227,6 +234,11 @@ impl ConsumerMetrics {
     pub fn started(&self, queue_delay: Duration, late: bool) {
         self.0.often.queue_delay.record(queue_delay.as_secs_f64());
         self.0.counts.late.fetch_add(u64::from(late), Ordering::Relaxed);
+    }
+
+    /// Records that a handler starts with a batch of `size` messages.
+    pub fn batch_started(&self, size: usize) {
+        self.0.often.batch_size.record(size as u64);
     }
 
     /// Records that the processing of a message ended.

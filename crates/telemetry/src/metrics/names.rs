@@ -99,6 +99,8 @@ metrics! {
         QUEUE_DELAY = "hostler.message.queue_delay": Histogram, "s";
         /// Number of messages that were older than `delay_tolerance` at the start of their handlers.
         LATE = "hostler.messages.late": Counter, "{message}";
+        /// Number of messages in a batch at the start of its handler.
+        BATCH_SIZE = "hostler.batch.size": Histogram, "{message}";
         /// Number of extended leases.
         LEASES_EXTENDED = "hostler.leases.extended": Counter, "{lease}";
         /// Number of lost leases.
@@ -185,6 +187,8 @@ pub(super) const OPERATION_DURATIONS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 30.0];
 /// Upper bounds of the buckets for numbers of attempts.
 pub(super) const ATTEMPT_COUNTS: &[f64] = &[1.0, 2.0, 3.0, 5.0, 8.0, 13.0];
+/// Upper bounds of the buckets for sizes of batches.
+pub(super) const BATCH_SIZES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0];
 /// Upper bounds in seconds of the buckets for message ages: from 0.1 s to one day.
 pub(super) const AGES: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 14_400.0, 43_200.0,

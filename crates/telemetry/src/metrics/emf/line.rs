@@ -22,11 +22,12 @@ const NAMESPACE: &str = "hostler";
 const DIMENSIONS: [&str; 2] = ["service", "consumer"];
 
 /// Metrics that are plain members of a line, not declared as CloudWatch metrics.
-const PLAIN: [&str; 9] = [
+const PLAIN: [&str; 10] = [
     names::MESSAGING_CLIENT_CONSUMED_MESSAGES,
     names::MESSAGING_CLIENT_SENT_MESSAGES,
     names::MESSAGING_CLIENT_OPERATION_DURATION,
     names::ATTEMPTS,
+    names::BATCH_SIZE,
     names::INSTANTIATION,
     names::LEASES_EXTENDED,
     names::QUEUE_DELAYED,
