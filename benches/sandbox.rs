@@ -7,10 +7,13 @@
 //! `SANDBOXES="javascript=greet.wasm=1000,python=greet.cwasm=3000"`. These components must accept the body `{"name": "Ada"}`, as
 //! the projects of `hostler new` do.
 //!
-//! `BATCHES` names a component that exports `batch-handler` and acks the body `a`. Its messages are given one by one and a hundred
-//! at a time, and the latter must take less than a third of the CPU time of the former.
+//! Then gives messages to a batch handler, one by one and a hundred at a time. The latter must take less than a third of the CPU time
+//! of the former.
 
 mod call;
+#[path = "../tests/support/guests.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod guests;
 
 use std::error::Error;
 use std::fs;
@@ -54,6 +57,7 @@ fn main() -> Result<()> {
             let messages = messages.unwrap_or(100_000);
             measure(&Subject { name, file: &flights, messages_per_instance, body: "{}", messages, limit: LIMIT })?;
         }
+        compare_batches(&guests::component("batch-word"), messages.unwrap_or(100_000).max(LEAST))?;
     }
     for other in others.split(',').filter(|other| !other.is_empty()) {
         let mut parts = other.split('=');
@@ -65,14 +69,14 @@ fn main() -> Result<()> {
         let messages = messages.unwrap_or(2_000);
         measure(&Subject { name, file, messages_per_instance: 1, body: ADA, messages, limit })?;
     }
-    if let Ok(file) = std::env::var("BATCHES") {
-        compare_batches(Path::new(&file), messages.unwrap_or(100_000))?;
-    }
     Ok(())
 }
 
 /// Messages in a batch.
 const BATCH: u32 = 100;
+
+/// Minimum number of messages in a comparison.
+const LEAST: u32 = 20_000;
 
 /// Compares batches with single messages, both in fresh sandboxes. Fails if the gain is too small.
 fn compare_batches(file: &Path, messages: u32) -> Result<()> {
