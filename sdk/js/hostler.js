@@ -199,10 +199,10 @@ export function component(app, functions) {
       }
       return { handle: (message) => fallible(async () => outcome(await answer(app.default, received(message)))) };
     },
-    // Each answer is what a handler may return, or an Error. If the function throws, the component traps, and hostler gives it each
+    // Each answer is what a handler may return, an Error, or a promise of one. If the function throws, the component traps, and hostler gives it each
     // message without an answer once more, alone, unless batch.on_trap is "fail".
     batchHandler: app.handleBatch && {
-      handleBatch: async (messages) => Array.from(await app.handleBatch(messages.map(received)), result),
+      handleBatch: async (messages) => Promise.all(Array.from(await app.handleBatch(messages.map(received)), settled)),
     },
     messageStart: app.messageStart && {
       messageStart: (message) => fallible(async () => void (await app.messageStart(received(message)))),
@@ -247,6 +247,15 @@ function outcome(given) {
   if (given instanceof Delay) return { tag: "delay", val: given.seconds };
   if (given instanceof DeadLetter) return { tag: "dead-letter", val: given.message };
   return { tag: "reply", val: bytes(given) };
+}
+
+/** Waits for the answer for one message of a batch. What it throws is its answer. */
+async function settled(given) {
+  try {
+    return result(await answer(() => given));
+  } catch (error) {
+    return { tag: "err", val: told(error) };
+  }
 }
 
 /** Converts the answer for one message of a batch. */

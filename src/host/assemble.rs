@@ -195,7 +195,8 @@ pub(super) fn demand(consumer: &config::Consumer, loaded: Option<&Loaded>) -> De
         slots: consumer.concurrency,
         memory: consumer.limits.memory,
         output: consumer.limits.output,
-        messages: consumer.batch.map_or(0, |batch| batch.bytes),
+        // A command also gets them as lines of JSON, in which a byte may take six.
+        messages: consumer.batch.map_or(0, |batch| batch.bytes.saturating_mul(3)),
         hooks_apart: consumer.hooks.is_some(),
         http: !consumer.allow.http.is_empty(),
         connections: connections(consumer),

@@ -372,19 +372,19 @@ async fn load_all(world: &Arc<World>, members: Vec<(Id, Arc<Call>)>) -> Vec<(Id,
     for (place, (id, call)) in members.into_iter().enumerate() {
         let world = Arc::clone(world);
         loads.spawn(async move {
-            match load(&*world.queue, call).await? {
-                Ok(call) => Some((place, id, call)),
-                Err(fault) => {
-                    world.signals.send(Signal::Ended { id, outcome: Some(unfit(fault, Limit::at_hand())) });
-                    None
-                }
-            }
+            let loaded = load(&*world.queue, call).await?;
+            Some((place, id, loaded.map_err(|fault| unfit(fault, Limit::at_hand()))))
         });
     }
     let mut loaded = Vec::new();
     while let Some(load) = loads.join_next().await {
         // A message whose load panicked has no answer, and is handled at the end of the batch.
-        loaded.extend(load.ok().flatten());
+        match load.ok().flatten() {
+            Some((place, id, Ok(call))) => loaded.push((place, id, call)),
+            // Sent here, and not by the task: that may outlive this future, which ends with the batch's deadline.
+            Some((_, id, Err(outcome))) => world.signals.send(Signal::Ended { id, outcome: Some(outcome) }),
+            None => {}
+        }
     }
     loaded.sort_unstable_by_key(|(place, ..)| *place);
     loaded.into_iter().map(|(_, id, call)| (id, call)).collect()

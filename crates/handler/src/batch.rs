@@ -2,10 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::call::{Bounds, Call, Outcome, run_until_stopped};
 use super::{Handler, Limit, Output, with_threads};
+
+/// Maximum size in bytes of all replies that a handler gives before its call ends. The host holds them until their messages are
+/// settled, while the handler goes on.
+const MAX_EARLY_REPLIES: usize = 64 << 20;
 
 /// Receiver of the answers that a handler gives before its call ends: the index of the message, and its outcome.
 pub type Early = Box<dyn Fn(usize, Outcome) + Send + Sync>;
@@ -20,6 +24,8 @@ pub struct BatchCall {
     /// The guest's standard output and error.
     pub output: Output,
     answered: Vec<AtomicBool>,
+    /// Size in bytes of the early replies.
+    replied: AtomicUsize,
     early: Early,
 }
 
@@ -36,7 +42,7 @@ impl BatchCall {
     /// Creates a call without answers. `early` receives those that the handler gives before its call ends.
     pub fn new(calls: Vec<Arc<Call>>, bounds: Bounds, output: Output, early: Early) -> Self {
         let answered = calls.iter().map(|_| AtomicBool::new(false)).collect();
-        Self { calls, bounds, output, answered, early }
+        Self { calls, bounds, output, answered, replied: AtomicUsize::new(0), early }
     }
 
     /// Creates the call for a single message, with its own bounds and output. An early answer is the decision of `call`: see
@@ -48,14 +54,23 @@ impl BatchCall {
     }
 
     /// Settles the message at `index` before the call ends. Returns `false` and does nothing if there is no such message, if it
-    /// has an answer, or if it is lost.
+    /// has an answer, or if it is lost. A reply fails if all early replies together are larger than 64 MiB.
     pub fn answer(&self, index: usize, outcome: Outcome) -> bool {
         let Some(answered) = self.answered.get(index) else { return false };
         if self.is_lost(index) || answered.swap(true, Ordering::AcqRel) {
             return false;
         }
-        (self.early)(index, outcome.bounded());
+        (self.early)(index, self.within_bytes(outcome.bounded()));
         true
+    }
+
+    fn within_bytes(&self, outcome: Outcome) -> Outcome {
+        let Outcome::Reply(body) = &outcome else { return outcome };
+        let before = self.replied.fetch_add(body.len(), Ordering::Relaxed);
+        if before.saturating_add(body.len()) <= MAX_EARLY_REPLIES {
+            return outcome;
+        }
+        Outcome::Failed(format!("the early replies of one batch are larger than {MAX_EARLY_REPLIES} bytes"))
     }
 
     /// Returns `true` if the message at `index` has an answer.
@@ -145,6 +160,17 @@ mod tests {
         let early = Box::new(move |index, outcome| into.lock().unwrap().push((index, outcome)));
         let calls = ids.iter().map(|id| call(id)).collect();
         (Arc::new(BatchCall::new(calls, Bounds::new(Duration::from_secs(1)), Output::new(0), early)), told)
+    }
+
+    #[test]
+    fn early_replies_have_a_maximum_size_together() {
+        let (batch, told) = batch(&["a", "b", "c"]);
+        for (index, size) in [(0, MAX_EARLY_REPLIES - 1), (1, 2), (2, 0)] {
+            assert!(batch.answer(index, Outcome::Reply(vec![0; size])));
+        }
+        let kinds: Vec<_> =
+            told.lock().unwrap().iter().map(|(_, outcome)| matches!(outcome, Outcome::Reply(_))).collect();
+        assert_eq!(kinds, [true, false, false]);
     }
 
     #[test]

@@ -92,7 +92,8 @@ pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>) -> wasmtime::Resu
     batch.func_wrap_async("done", |mut host: Host<'_>, (index, answer): (u32, Answer)| {
         Box::new(async move {
             let Some(batch) = host.data().scope.batch.clone() else { return Ok((false,)) };
-            let outcome = host.data_mut().settled(outcome(answer)).await;
+            let outcome = host.data().judge_early(outcome(answer));
+            let outcome = host.data_mut().settled(outcome).await;
             Ok((batch.answer(place(index), outcome),))
         })
     })?;

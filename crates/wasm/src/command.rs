@@ -28,6 +28,9 @@ const EX_TEMPFAIL: i32 = 75;
 /// Exit code for input that can never be processed (`EX_DATAERR` in sysexits.h). The message is dead-lettered.
 const EX_DATAERR: i32 = 65;
 
+/// Length in bytes of a line of answers that is taken even if fewer bytes of output are kept.
+const SHORTEST_LINE: usize = 64 * 1024;
+
 /// Failure of a message of a batch for which the program wrote no line.
 const NO_ANSWER: &str = "the program gave no answer for the message";
 
@@ -72,7 +75,7 @@ impl<P: Program> Handler for CommandHandler<P> {
     async fn handle_batch(&self, batch: &Arc<BatchCall>) -> BatchEnd {
         let (output, size) = (&batch.output, batch.calls.len());
         let may_connect = !self.0.definition().grants.tcp.is_empty();
-        let lines = Lines::new(batch, output.limit(), may_connect);
+        let lines = Lines::new(batch, output.limit().max(SHORTEST_LINE), may_connect);
         let channel = batch.calls.first().map_or_else(String::new, |call| call.channel.to_string());
         let (mark, env) = (output.mark(), [("MESSAGE_CHANNEL", channel)]);
         let body = lines::input(batch).into();

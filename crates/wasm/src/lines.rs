@@ -122,7 +122,7 @@ impl State {
     fn end_line(&mut self) {
         let line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.is_too_long) {
-            return self.tell(format!("a line longer than limits.output ({} bytes) was dropped", self.longest));
+            return self.tell(format!("a line longer than {} bytes was dropped", self.longest));
         }
         if line.trim_ascii().is_empty() {
             return;

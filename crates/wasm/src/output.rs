@@ -80,7 +80,12 @@ impl StdoutStream for GuestStream {
 
 #[async_trait::async_trait]
 impl Pollable for GuestStream {
-    async fn ready(&mut self) {}
+    /// Reading answers takes time, so a guest that writes many of them gives way to others, and can be stopped.
+    async fn ready(&mut self) {
+        if let Target::Answers(_) = self.0 {
+            tokio::task::consume_budget().await;
+        }
+    }
 }
 
 impl OutputStream for GuestStream {

@@ -95,6 +95,12 @@ impl<W> Sandbox<W> {
         outcomes
     }
 
+    /// Returns the final outcome of a message that the guest answers before its call ends. The limit counts for the others too.
+    pub(super) fn judge_early(&self, outcome: Outcome) -> Outcome {
+        let limit = self.limits.reached.or_else(|| self.scope.reached.get().copied());
+        spared(limit, outcome)
+    }
+
     fn limited(&mut self, outcome: Outcome) -> Outcome {
         let limit = self.limit();
         spared(limit, outcome)

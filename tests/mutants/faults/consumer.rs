@@ -358,8 +358,8 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "starts a batch for each message in one slot",
         "batch/consumer/event_loop/batches.rs",
-        "&& batches.in_slots.len() < self.consumer.spec.concurrency\n",
-        "",
+        "if batches.in_slots.len() >= self.consumer.spec.concurrency {",
+        "if batches.in_slots.len() > self.consumer.spec.concurrency {",
     ),
     fault(
         "gives the answers of a batch to the messages in another order",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{MAX_IN_FLIGHT, Section, beside, lasting, problem};
+use crate::choice::OnTrap;
 use crate::error::Problem;
 use crate::units::duration_text;
 
@@ -23,7 +24,7 @@ pub(super) fn check(at: &Section<'_>, on_sqs: bool) -> Vec<Problem> {
         let key = OTHERS.into_iter().find(|key| at.is_set(key));
         return key.map(|key| without_max(at, key)).into_iter().collect();
     }
-    [too_many(at), in_flight(at).filter(|_| on_sqs)].into_iter().flatten().collect()
+    [too_many(at), reply(at), in_flight(at).filter(|_| on_sqs)].into_iter().flatten().collect()
 }
 
 fn without_max(at: &Section<'_>, key: &str) -> Problem {
@@ -40,17 +41,31 @@ fn too_many(at: &Section<'_>) -> Option<Problem> {
     })
 }
 
-/// A message waits for its batch, may run in it up to the timeout, and then alone up to the timeout.
+/// A command answers for the messages of a batch by its standard output, each with its own reply.
+fn reply(at: &Section<'_>) -> Option<Problem> {
+    at.is_set("reply").then(|| {
+        let fault = "in a batch, standard output has the answers for the messages, and a reply is part of its answer"
+            .to_owned();
+        problem(at, "reply", fault, "remove it, and answer with `\"outcome\":\"reply\"`".to_owned())
+    })
+}
+
+/// A message waits for its batch, may run in it up to the timeout, and then alone up to the timeout, after all others of its batch.
 fn in_flight(at: &Section<'_>) -> Option<Problem> {
     let (wait, processing): (Duration, Duration) = (at.get("batch.wait")?, at.get("processing_timeout")?);
-    let lease: Duration = at.get("lease")?;
-    (wait + 2 * processing + lease > MAX_IN_FLIGHT).then(|| {
+    let (lease, max, on_trap): (Duration, u32, OnTrap) =
+        (at.get("lease")?, at.get("batch.max")?, at.get("batch.on_trap")?);
+    let alone = if on_trap == OnTrap::Singly { max } else { 0 };
+    let runs = processing.saturating_mul(alone.saturating_add(1));
+    (wait.saturating_add(runs).saturating_add(lease) > MAX_IN_FLIGHT).then(|| {
+        let after = if alone == 0 { String::new() } else { format!(", the same for each of {max} messages alone") };
         let fault = format!(
-            "{} in a batch, the same alone, and {} and {} are more than the 12 h that SQS keeps a message in flight",
+            "{} in a batch{after}, and {} and {} are more than the 12 h that SQS keeps a message in flight",
             duration_text(processing),
             lasting(at, "batch.wait", wait),
             lasting(at, "lease", lease)
         );
-        problem(at, "processing_timeout", fault, "lower `processing_timeout`".to_owned())
+        let cure = if alone == 0 { "lower it" } else { "lower it or `batch.max`, or set `batch.on_trap` to `fail`" };
+        problem(at, "processing_timeout", fault, cure.to_owned())
     })
 }

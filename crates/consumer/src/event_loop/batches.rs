@@ -149,12 +149,14 @@ impl EventLoop {
         for id in singles.collect::<Vec<_>>() {
             self.apply(id, Event::Start);
         }
-        // The breaker's probe is alone, so it waits for no other message.
-        let at_once = self.admission.breaker.has_probe();
-        while let Some(batches) = &mut self.batches
-            && batches.in_slots.len() < self.consumer.spec.concurrency
-            && let Some(members) = batches.gather.next(at_once, now)
-        {
+        loop {
+            // The breaker's probe is alone, so it waits for no other message. Nor can any come while there is no room for more.
+            let at_once = self.admission.breaker.has_probe() || self.occupied >= self.consumer.spec.capacity();
+            let Some(batches) = &mut self.batches else { return };
+            if batches.in_slots.len() >= self.consumer.spec.concurrency {
+                return;
+            }
+            let Some(members) = batches.gather.next(at_once, now) else { return };
             self.start_batch(&members);
         }
     }
@@ -245,10 +247,11 @@ impl EventLoop {
 }
 
 /// Returns the size of a message as it counts for a batch, in bytes: its body and its attributes. A body that is stored outside
-/// the queue does not count.
+/// the queue has the size that its producer reports.
 fn size(message: &Message) -> u64 {
     let attributes = message.attributes.iter().map(|(name, value)| name.len() + value.len());
-    (message.body.len() + attributes.sum::<usize>()) as u64
+    let own = (message.body.len() + attributes.sum::<usize>()) as u64;
+    own.saturating_add(message.claim.as_ref().and_then(|claim| claim.size).unwrap_or(0))
 }
 
 #[cfg(test)]
