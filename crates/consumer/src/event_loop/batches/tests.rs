@@ -89,6 +89,16 @@ impl Stage {
         messages: Vec<(&str, Option<&str>)>,
     ) -> Self {
         let ordered = messages.iter().any(|(_, group)| group.is_some());
+        Self::on(ordered, batch, |spec| change(Spec { ordered, ..spec }), messages).await
+    }
+
+    /// `ordered`: true if the queue holds back the messages of a group of which one is in flight.
+    async fn on(
+        ordered: bool,
+        batch: config::Batch,
+        change: impl FnOnce(Spec) -> Spec,
+        messages: Vec<(&str, Option<&str>)>,
+    ) -> Self {
         let broker = FakeBroker::default();
         let channel = ChannelSpec { ordered, max_receives: Some(5), ..ChannelSpec::new(work()) };
         let queue = broker.open(&channel).await.unwrap();
@@ -104,7 +114,7 @@ impl Stage {
         let consumer = consumer(queue);
         let ((phase, watched), (pause, paused)) = (watch::channel(Phase::Running), watch::channel(false));
         let requests = Requests::default();
-        let mut spec = change(Spec { batch: Some(batch), ordered, concurrency: 2, ..consumer.spec });
+        let mut spec = change(Spec { batch: Some(batch), concurrency: 2, ..consumer.spec });
         // What is released comes again only after the end of the test.
         spec.policy.retry.requeue_delay = 3600 * SECOND;
         let handler = Arc::clone(&script) as Arc<dyn Handler>;
@@ -328,4 +338,30 @@ async fn a_cancelled_message_fails_and_the_others_of_its_batch_run_singly() {
     let (ended, _) = stage.end_after(3).await;
     assert_eq!(ended.seen().iter().map(|seen| seen.0.len()).collect::<Vec<_>>(), [3, 1, 1]);
     assert_eq!(ended.first_endings(), (2, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_does_not_wait_once_no_other_message_can_come() {
+    let batch = config::Batch { max: 2, wait: 60 * SECOND, ..BATCH };
+    // As SQS does, the queue hands out several messages of a group at once.
+    let change = |spec| Spec { ordered: true, concurrency: 1, ..spec };
+    let stage = Stage::on(false, batch, change, vec![("ack", Some("a")); 4]).await;
+    let (ended, _) = stage.end_after(4).await;
+    let times: Vec<_> = ended.seen().into_iter().map(|(_, at)| at).collect();
+    assert_eq!(times, [0, 0, 0, 60], "only the last could still have been joined by others");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_all_its_bytes_does_not_wait() {
+    let batch = config::Batch { bytes: 6, wait: 60 * SECOND, ..BATCH };
+    let stage = Stage::start(batch, &["ack", "ack"]).await;
+    let (stages, _) = stage.end_after(2).await;
+    assert_eq!(stages.seen(), [(vec!["ack".to_owned(); 2], 0)]);
+}
+
+#[test]
+fn a_body_outside_the_queue_counts_with_the_size_that_its_producer_reports() {
+    let claim = hostler_types::message::Claim { bucket: "b".into(), key: "k".into(), size: Some(7) };
+    let message = Message { claim: Some(claim.into()), ..Message::new("1", "four") };
+    assert_eq!(size(&message), 11);
 }
