@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{MAX_IN_FLIGHT, Section, beside, lasting, problem};
-use crate::choice::OnTrap;
+use crate::choice::{OnTrap, Reply};
 use crate::error::Problem;
 use crate::units::duration_text;
 
@@ -43,7 +43,7 @@ fn too_many(at: &Section<'_>) -> Option<Problem> {
 
 /// A command answers for the messages of a batch by its standard output, each with its own reply.
 fn reply(at: &Section<'_>) -> Option<Problem> {
-    at.is_set("reply").then(|| {
+    (at.get::<Reply>("reply")? == Reply::Stdout).then(|| {
         let fault = "in a batch, standard output has the answers for the messages, and a reply is part of its answer"
             .to_owned();
         problem(at, "reply", fault, "remove it, and answer with `\"outcome\":\"reply\"`".to_owned())
