@@ -14,6 +14,7 @@ pub mod metadata;
 mod outcome;
 pub mod printable;
 mod rate;
+pub mod secret;
 mod state;
 pub mod tcp_grant;
 mod timestamp;
