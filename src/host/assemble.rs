@@ -150,6 +150,7 @@ pub(super) fn definition(
         hooks_sha256: consumer.hooks_sha256,
         grants: Grants {
             env: consumer.allow.env.clone(),
+            secrets: None,
             dirs: dirs.collect(),
             http: consumer.allow.http.clone(),
             networks: consumer.allow.networks.clone(),

@@ -12,6 +12,7 @@ use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 use super::limits::Limits;
 use super::lines::Lines;
 use super::output::{GuestStream, Sink};
+use super::secret_variables::SecretVariables;
 use hostler_handler::Stream;
 use hostler_queue::request::Terms;
 use hostler_queue_telemetry::Producer;
@@ -28,6 +29,9 @@ const RANDOM: usize = 1 << 20;
 pub struct Grants {
     /// Environment variables, by name.
     pub env: BTreeMap<String, String>,
+    /// Environment variables whose values can change while the host runs. Their names differ from those in `env`. `None`: there
+    /// are none.
+    pub secrets: Option<SecretVariables>,
     /// Folders that guests may access.
     pub dirs: Vec<Dir>,
     /// Origins that guests may send HTTP requests to, in the form that browsers use (`https://host:port`).
@@ -79,7 +83,7 @@ impl fmt::Debug for Grants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let env: Vec<_> = self.env.keys().collect();
         let mut grants = f.debug_struct("Grants");
-        grants.field("env", &env).field("dirs", &self.dirs).field("http", &self.http);
+        grants.field("env", &env).field("secrets", &self.secrets).field("dirs", &self.dirs).field("http", &self.http);
         grants
             .field("networks", &self.networks)
             .field("tcp", &self.tcp)
@@ -133,8 +137,14 @@ impl Grants {
             .allow_udp(false)
             .allow_ip_name_lookup(false)
             .max_random_size(limits.transfer.min(RANDOM) as u64);
-        for (name, value) in self.env.iter().filter(|(name, _)| !stdin.env.iter().any(|(taken, _)| taken == name)) {
+        let is_free = |name: &str| !stdin.env.iter().any(|(taken, _)| *taken == name);
+        for (name, value) in self.env.iter().filter(|(name, _)| is_free(name)) {
             wasi.env(name, value);
+        }
+        if let Some(secrets) = &self.secrets {
+            for (name, value) in secrets.now().iter().filter(|(name, _)| is_free(name)) {
+                wasi.env(name, value.expose());
+            }
         }
         for (name, value) in stdin.env {
             wasi.env(name, value);

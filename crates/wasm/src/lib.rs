@@ -34,6 +34,7 @@
 //! | `lists` | lists from guests, limited in length |
 //! | `host_limit` | finds the host limit that caused an error |
 //! | `capabilities` | grants → a WASI context |
+//! | `secret_variables` | environment variables whose values change |
 //! | `imports`, `jobs` | imports of components beyond WASI |
 //! | `stubs` | imports that the host does not implement |
 //! | `http/`, `tcp/` | outgoing HTTP; outgoing TCP connections |
@@ -87,6 +88,7 @@ mod output;
 mod preview1;
 mod sandbox;
 mod scope;
+mod secret_variables;
 mod signature;
 mod source;
 mod stubs;
@@ -105,6 +107,7 @@ pub use files::MOST_FILES;
 pub use http::{FOOTPRINT as HTTP_FOOTPRINT, MAX_IDLE_PER_ORIGIN, MAX_OPEN};
 pub use limits::footprint;
 pub use load_error::LoadError;
+pub use secret_variables::{SecretValues, SecretVariables};
 pub use source::{Fetched, Source};
 pub use tcp::{CONNECTION_FOOTPRINT, ProbeError, TLS_FOOTPRINT, probe};
 
