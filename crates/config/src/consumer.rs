@@ -9,12 +9,14 @@ use ipnet::IpNet;
 
 use super::choice::{FilterType, OnProcessingTimeout, OnTrap, Reply};
 use super::grants::{DirGrant, Dirs, HandlerRef, Network, Origin};
+use super::guest_variable::GuestVariable;
 use super::read::Bytes;
 use super::servers::Servers;
 use super::settings::{Mismatch, Section, Settings};
 use super::units::Share;
 use hostler_types::Rate;
 use hostler_types::channel::{Channel, Filter};
+use hostler_types::secret::SecretRef;
 use hostler_types::tcp_grant::TcpGrant;
 
 /// Settings of one consumer, `[consumers.NAME]`.
@@ -155,6 +157,8 @@ pub struct Allow {
     pub tcp: Vec<TcpGrant>,
     /// Environment variables of the guest. The values may be secrets, so `Debug` omits them.
     pub env: BTreeMap<String, String>,
+    /// Environment variables of the guest whose values are looked up. None of them is in `env`.
+    pub secrets: BTreeMap<String, SecretRef>,
     /// Folders to which the guest has access. Each folder must have a different guest path.
     pub dirs: Vec<DirGrant>,
     /// Channels to which the guest may send.
@@ -168,15 +172,20 @@ impl Allow {
     pub fn ca_files(&self) -> impl Iterator<Item = &Path> {
         self.tcp.iter().filter_map(|grant| grant.tls.as_ref()?.ca.as_deref())
     }
+
+    /// Returns the files with secrets that variables refer to.
+    pub fn secret_files(&self) -> impl Iterator<Item = &Path> {
+        self.secrets.values().filter_map(SecretRef::file)
+    }
 }
 
 impl fmt::Debug for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { http, networks, tcp, env, dirs, send, subjects } = self;
+        let Self { http, networks, tcp, env, secrets, dirs, send, subjects } = self;
         let env: Vec<_> = env.keys().collect();
         let mut allow = f.debug_struct("Allow");
         allow.field("http", http).field("networks", networks).field("tcp", tcp).field("env", &env);
-        allow.field("dirs", dirs).field("send", send).field("subjects", subjects).finish()
+        allow.field("secrets", secrets).field("dirs", dirs).field("send", send).field("subjects", subjects).finish()
     }
 }
 
@@ -228,6 +237,7 @@ impl Consumer {
         let processing_timeout = at.need("processing_timeout")?;
         let on_timeout = if dead_letter { OnProcessingTimeout::DeadLetter } else { OnProcessingTimeout::Exit };
         let healthcheck_timeout = at.maybe("healthcheck_timeout")?;
+        let (env, secrets) = variables(&at);
         Ok(Self {
             name: name.to_owned(),
             channel: channel(name, &at)?,
@@ -259,7 +269,8 @@ impl Consumer {
                 http: at.need::<Vec<Origin>>("allow.http")?.into_iter().map(|origin| origin.0).collect(),
                 networks: at.need::<Vec<Network>>("allow.networks")?.into_iter().map(|network| network.0).collect(),
                 tcp: at.need::<Servers>("allow.tcp")?.0,
-                env: at.texts("allow.env"),
+                env,
+                secrets,
                 dirs: at.need::<Dirs>("allow.dirs")?.0,
                 send: at.need("allow.send")?,
                 subjects: at.need("allow.subjects")?,
@@ -294,6 +305,18 @@ fn subject(name: &str, at: &Section<'_>, root: &Section<'_>) -> Result<Option<Su
         None => format!("{}{name}", root.need::<String>("queue.nats.prefix")?),
     };
     Ok(Some(Subject { pattern, queue_group }))
+}
+
+/// Returns the variables of `allow.env`: the values, and the references to secrets.
+fn variables(at: &Section<'_>) -> (BTreeMap<String, String>, BTreeMap<String, SecretRef>) {
+    let (mut env, mut secrets) = (BTreeMap::new(), BTreeMap::new());
+    for (name, variable) in at.values("allow.env") {
+        match variable {
+            GuestVariable::Text(text) => drop(env.insert(name, text)),
+            GuestVariable::Secret(reference) => drop(secrets.insert(name, reference)),
+        }
+    }
+    (env, secrets)
 }
 
 fn retry(at: &Section<'_>) -> Result<Retry, Mismatch> {

@@ -9,6 +9,7 @@ use figment::value::{Empty, Tag, Value};
 
 use super::amqp::amqp_fault;
 use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, PostgresUrl, SecretUrl, Token, Url};
+use super::guest_variable::{GuestVariable, of_variable};
 use super::postgres::postgres_fault;
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::servers::Servers;
@@ -40,8 +41,8 @@ pub(super) enum Kind {
         min: usize,
         max: usize,
     },
-    /// Text that is never displayed.
-    Secret,
+    /// Text that is never displayed, or a table with a reference to a secret.
+    Variable,
     /// A URL that is never displayed.
     SecretUrl,
     /// A URL of RabbitMQ, which is never displayed.
@@ -91,9 +92,7 @@ impl Kind {
             Self::Choice(words) if words.contains(&text(value)?) => Ok(()),
             Self::Choice(_) => Err(format!("{} is not one of the choices", shown(value))),
             Self::Word { also, min, max } => word(text(value)?, also, min, max),
-            Self::Secret => text(value)
-                .map(drop)
-                .map_err(|_| "the value is not text (it is not shown: it may be secret)".to_owned()),
+            Self::Variable => GuestVariable::read(value).map(drop),
             Self::SecretUrl => SecretUrl::read(value).map(drop),
             Self::AmqpUrl => fault_of(value, amqp_fault).map_or_else(|| AmqpUrl::read(value).map(drop), Err),
             Self::NatsUrl => NatsUrl::read(value).map(drop),
@@ -134,6 +133,7 @@ impl Kind {
             | Self::Origins
             | Self::Networks
             | Self::Servers => list(raw),
+            Self::Variable => of_variable(raw),
             _ => Value::from(raw),
         }
     }
@@ -166,7 +166,11 @@ impl Kind {
                     also.chars().map(|char| if char == ' ' { "space".into() } else { char.into() }).collect();
                 format!("{min} to {max} of the characters `A-Z a-z 0-9 {}`", also.join(" "))
             }
-            Self::Secret => "text in quotes".to_owned(),
+            Self::Variable => {
+                "text in quotes, or a table such as `{ secret = \"file:/run/secrets/token\" }`; in place of the file, the ARN of a \
+                 secret in Secrets Manager, with `:json-key:stage:version` where needed"
+                    .to_owned()
+            }
             Self::SecretUrl => "an address that begins with `https://` or `http://`".to_owned(),
             Self::AmqpUrl => "an address such as `amqp://user:password@host/vhost`, or with `amqps://`".to_owned(),
             Self::NatsUrl => "an address such as `nats://user:password@host:4222`, or with `tls://`".to_owned(),
@@ -336,7 +340,7 @@ mod tests {
     #[test]
     fn variables_keep_text_as_written() {
         assert_eq!(Kind::Path.value("007"), Value::from("007"));
-        assert_eq!(Kind::Secret.value("true"), Value::from("true"));
+        assert_eq!(Kind::Variable.value("true"), Value::from("true"));
         assert_eq!(Kind::Integer { min: 0, max: 9 }.value("7"), Value::from(7_usize));
         assert_eq!(Kind::Bool.value("false"), Value::from(false));
     }
@@ -409,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_not_quoted() {
-        assert!(!Kind::Secret.check(&Value::from(4711)).unwrap_err().contains("4711"));
+        assert!(!Kind::Variable.check(&Value::from(4711)).unwrap_err().contains("4711"));
         assert_eq!(Kind::SecretUrl.check(&Value::from("https://hooks.example.com/4711")), Ok(()));
         for bad in
             [Value::from(4711), Value::from("hooks.example.com/4711"), Value::from("https://me:4711@example.com")]

@@ -13,6 +13,7 @@ mod cross;
 mod environment;
 mod error;
 mod grants;
+mod guest_variable;
 mod hosts;
 mod jobs;
 mod keys;

@@ -111,6 +111,7 @@ fn form(kind: Kind) -> Value {
             };
             json!({ "type": "array", "items": item })
         }
+        Kind::Variable => variable(),
         Kind::Dirs => json!({ "type": "array", "items": {
             "type": "object",
             "properties": {
@@ -140,6 +141,17 @@ fn server() -> Value {
             "ca": { "type": "string", "minLength": 1 },
         },
         "required": ["to"],
+        "additionalProperties": false,
+    })
+}
+
+/// Returns the schema of a variable of the guest's environment: its value, or a table with a reference to a secret.
+fn variable() -> Value {
+    let reference = "^file:/[\\s\\S]*[^/]$|^arn:aws(-cn|-us-gov)?:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[^:]+(:[^:]*:[^:]*:[^:]*)?$";
+    json!({
+        "type": ["string", "object"],
+        "properties": { "secret": { "type": "string", "pattern": reference } },
+        "required": ["secret"],
         "additionalProperties": false,
     })
 }

@@ -123,16 +123,6 @@ impl Section<'_> {
         self.maybe(key)?.ok_or_else(|| self.mismatch(key, "has no value".to_owned()))
     }
 
-    /// Returns the string values of a table whose names the user chooses, for example `allow.env`.
-    pub(super) fn texts(&self, table: &str) -> BTreeMap<String, String> {
-        let table = self.below(table);
-        let text = |(path, (value, _)): (&Path, &(Value, Place))| match path.strip_prefix(table.as_slice())? {
-            [name] => Some((name.clone(), value.as_str()?.to_owned())),
-            _ => None,
-        };
-        self.settings.values.iter().filter_map(text).collect()
-    }
-
     /// Returns the values of a table whose names the user chooses, for example `retry.priorities`.
     pub(super) fn values<T: Read>(&self, table: &str) -> BTreeMap<String, T> {
         let table = self.below(table);
@@ -189,7 +179,7 @@ impl Check<'_> {
     }
 
     fn key(&mut self, key: &Key, path: Path, value: &Value) {
-        let secret = matches!(key.kind, Kind::Secret);
+        let secret = matches!(key.kind, Kind::Variable);
         if secret && path.last().is_some_and(|name| name.is_empty() || name.contains(['=', '\0'])) {
             // The path would display text that was meant as a value.
             let (table, fault) =

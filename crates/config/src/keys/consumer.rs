@@ -242,9 +242,10 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key(
         "consumers.*.allow.env.*",
-        Kind::Secret,
+        Kind::Variable,
         DefaultValue::Unset,
-        "A variable of the guest's environment and its value, which is never shown.",
+        "A variable of the guest's environment and its value, which is never shown. A secret is looked up at the start, every \
+         5 minutes and on SIGHUP; new sandboxes get its new value.",
     ),
     key(
         "consumers.*.allow.dirs",
