@@ -16,7 +16,7 @@ Examples:
   hostler check
   hostler check --config config/hostler.toml
 
-Consumes nothing and reports all problems at once. Exits with 64 for a bad config, 65 for a bad handler, 69 for a \
+Consumes nothing and reports all problems at once. Exits with 64 for a bad config or a secret that cannot be had, 65 for a bad handler, 69 for a \
     queue, a NATS server or a database that cannot be reached. Warns about servers of allow.tcp that cannot be reached.";
 
 /// Check the config, the handlers and the queues
@@ -48,6 +48,7 @@ pub(super) fn run(args: &Args) -> Result {
     let grants = host::check_grants(&loaded);
     let hardening = check_hardening(&loaded.config, &machine);
     let handlers = block_on(check_handlers(&loaded.config, &machine));
+    let secrets = block_on(check_secrets(&loaded.config));
     let servers = block_on(check_servers(&loaded.config));
     let queues = block_on(check_queues(&loaded.config));
     let jobs = block_on(check_jobs(&loaded.config));
@@ -63,7 +64,7 @@ pub(super) fn run(args: &Args) -> Result {
     let applets = block_on(check_applets(&loaded.config, &machine));
     #[cfg(not(feature = "jobs"))]
     let applets = Ok(());
-    let failures: Vec<_> = [grants, hardening, handlers, applets, servers, queues, jobs, retry, service]
+    let failures: Vec<_> = [grants, hardening, handlers, secrets, applets, servers, queues, jobs, retry, service]
         .into_iter()
         .filter_map(Result::err)
         .collect();
@@ -134,6 +135,17 @@ fn describe_plan(config: &Config, plan: &Plan) -> String {
     });
     let limit = scarce.then(|| format!(" (the memory limit is {} MiB: {})", plan.limit.bytes >> 20, plan.limit.by));
     format!("memory    ok  {shares}{}", limit.unwrap_or_default())
+}
+
+/// Looks each secret up once.
+async fn check_secrets(config: &Config) -> Result<()> {
+    host::Secrets::of(&config.consumers).await?;
+    for Consumer { name, allow, .. } in &config.consumers {
+        for (variable, secret) in &allow.secrets {
+            print(format!("secret    ok  {name}: {variable} from {secret}"));
+        }
+    }
+    Ok(())
 }
 
 /// Tries to connect to the servers that consumers grant their handlers. The start of `run` needs none of them, so a server that

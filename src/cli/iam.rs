@@ -1,17 +1,22 @@
 //! Command `hostler iam`.
 
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
 use super::output::pretty_json;
 use super::{ConfigArg, print, say};
 use crate::exit::{Exit, Result};
 use hostler_config::{Config, Driver, HandlerRef};
+use hostler_types::secret::{ManagedSecret, SecretRef};
 
 const HELP: &str = "\
 Examples:
   hostler iam --account 123456789012
   hostler iam --with-provision --with-requeue > policy.json
 
-Contacts no AWS service and needs no credentials. Covers `run` and `check` with the least privileges, handlers in S3 \
-    included. The region is the config's or AWS_REGION's, else any. Permissions to create queues are included if \
+Contacts no AWS service and needs no credentials. Covers `run` and `check` with the least privileges, handlers in S3 and \
+    secrets included. The region is the config's or AWS_REGION's, else any. Permissions to create queues are included if \
     queue.sqs.provision is \"auto\".";
 
 /// Print the IAM policy that the config needs
@@ -47,11 +52,15 @@ pub(super) fn run(args: &Args) -> Result {
     let config = args.config.load()?.config;
     let elsewhere = |handler: &HandlerRef| matches!(handler, HandlerRef::S3 { .. });
     let driver = config.queue.driver;
-    if driver != Driver::Sqs && args.cluster.is_none() && !handlers(&config).any(elsewhere) {
+    let has_secrets = secrets(&config).next().is_some();
+    if driver != Driver::Sqs && args.cluster.is_none() && !has_secrets && !handlers(&config).any(elsewhere) {
         // An IAM policy needs at least one statement. If no statement is needed, the command prints no policy.
         say(format_args!("hostler: the {} queue needs no permission on AWS", driver.word()));
     } else {
         print(pretty_json(&policy(args, &config)?)?);
+        if has_secrets {
+            say("hostler: a secret that a KMS key of your own encrypts also needs kms:Decrypt on that key");
+        }
     }
     Ok(Exit::Ok)
 }
@@ -79,8 +88,31 @@ fn handlers(config: &Config) -> impl Iterator<Item = &HandlerRef> {
     config.consumers.iter().flat_map(|consumer| std::iter::once(&consumer.handler).chain(&consumer.hooks))
 }
 
+/// Returns the secrets in Secrets Manager that variables of all consumers refer to.
+fn secrets(config: &Config) -> impl Iterator<Item = &ManagedSecret> + Clone {
+    let references = config.consumers.iter().flat_map(|consumer| consumer.allow.secrets.values());
+    references.filter_map(SecretRef::managed)
+}
+
+/// Returns the statements that permit looking these secrets up. Current versions are looked up in batches, and that action has no
+/// resources (AWS: BatchGetSecretValue).
+#[cfg_attr(not(feature = "sqs"), allow(dead_code, reason = "a part of a policy, which this build lacks"))]
+fn reading_secrets<'a>(secrets: impl Iterator<Item = &'a ManagedSecret> + Clone) -> Vec<Value> {
+    let arns: BTreeSet<_> = secrets.clone().map(|secret| &secret.arn).collect();
+    if arns.is_empty() {
+        return Vec::new();
+    }
+    let read =
+        json!({"Sid": "Secrets", "Effect": "Allow", "Action": ["secretsmanager:GetSecretValue"], "Resource": arns});
+    let batch = json!({
+        "Sid": "SecretsInBatches", "Effect": "Allow", "Action": ["secretsmanager:BatchGetSecretValue"], "Resource": ["*"],
+    });
+    let in_batches = secrets.clone().any(ManagedSecret::is_current);
+    std::iter::once(read).chain(in_batches.then_some(batch)).collect()
+}
+
 #[cfg(feature = "sqs")]
-fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
+fn policy(args: &Args, config: &Config) -> Result<Value> {
     use crate::host;
     use hostler_config::TaskProtection;
     use hostler_queue_sqs::{
@@ -109,6 +141,7 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
     let mut policy = least_privilege(&options, args.account.as_deref(), &consumed, &sent, args.with_provision);
     if let Some(statements) = policy.get_mut("Statement").and_then(serde_json::Value::as_array_mut) {
         statements.extend(reading_handlers(&options, &objects));
+        statements.extend(reading_secrets(secrets(config)));
         let (account, on_sqs) = (args.account.as_deref(), config.queue.driver == Driver::Sqs);
         if on_sqs && args.with_requeue {
             statements.extend(redriving(&options, account, &consumed));
@@ -130,13 +163,31 @@ fn policy(args: &Args, config: &Config) -> Result<serde_json::Value> {
 }
 
 #[cfg(not(feature = "sqs"))]
-fn policy(_: &Args, _: &Config) -> Result<serde_json::Value> {
+fn policy(_: &Args, _: &Config) -> Result<Value> {
     Err(crate::exit::Failure::new(Exit::QueueUnreachable, "queue.driver: this build of hostler has no driver `sqs`"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_are_read_alone_or_in_batches() {
+        let arn = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:db-AbC123";
+        let actions = |references: &[String]| {
+            let parsed: Vec<SecretRef> = references.iter().map(|text| text.parse().unwrap()).collect();
+            let statements = reading_secrets(parsed.iter().filter_map(SecretRef::managed));
+            statements
+                .into_iter()
+                .map(|statement| (statement["Action"][0].clone(), statement["Resource"].clone()))
+                .collect::<Vec<_>>()
+        };
+        let read = ("secretsmanager:GetSecretValue".into(), json!([arn]));
+        assert_eq!(actions(&["file:/a".into()]), []);
+        assert_eq!(actions(&[format!("{arn}::AWSPREVIOUS:")]), [read.clone()]);
+        let batch = ("secretsmanager:BatchGetSecretValue".into(), json!(["*"]));
+        assert_eq!(actions(&[format!("{arn}:a::"), format!("{arn}:b::")]), [read, batch]);
+    }
 
     #[test]
     fn what_would_make_another_policy_is_refused() {

@@ -238,11 +238,17 @@ fn memory(consumer: &Consumer, config: &Config, machine: &Machine) -> u64 {
 fn of_consumer(config: &Config, consumer: &Consumer, memory: u64) -> Result<Subject> {
     let cache = host::cache(config);
     let consumers = std::slice::from_ref(consumer);
-    let definitions = block_on(async { host::all(host::definitions(config, consumers, cache.clone(), None).await) })?;
+    let fetched = async {
+        let definitions = host::all(host::definitions(config, consumers, cache.clone(), None).await)?;
+        Ok((definitions, host::Secrets::of(consumers).await?))
+    };
+    let (definitions, secrets) = block_on(fetched)?;
     let definition = definitions.into_iter().next();
+    let mut definition = definition.ok_or_else(|| Failure::new(Exit::Internal, "no definition of the consumer"))?;
+    definition.grants.secrets = secrets.and_then(|secrets| secrets.variables(&consumer.name));
     Ok(Subject {
         memory,
-        definition: definition.ok_or_else(|| Failure::new(Exit::Internal, "no definition of the consumer"))?,
+        definition,
         channel: consumer.source(),
         timeout: consumer.processing_timeout,
         output: usize::try_from(consumer.limits.output).unwrap_or(usize::MAX),

@@ -220,6 +220,8 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(trusted.map(|(key, path)| Protected::new(key, path, TRUST)));
     let authorities = config.consumers.iter().flat_map(|consumer| consumer.allow.ca_files());
     all.extend(authorities.map(|file| Protected::new("allow.tcp (a ca)", file, TRUST)));
+    let secrets = config.consumers.iter().flat_map(|consumer| consumer.allow.secret_files());
+    all.extend(secrets.map(|file| Protected::new("allow.env (a secret)", file, TRUST)));
     all.extend(job_files(config));
     // With `credential_process`, these files can make the SDK run a program. Therefore, guests must not write to them.
     all.extend(

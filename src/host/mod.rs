@@ -23,6 +23,7 @@ mod requests;
 pub mod resources;
 #[cfg(feature = "retry")]
 mod retry;
+mod secrets;
 mod services;
 mod signals;
 mod trail;
@@ -40,6 +41,7 @@ pub use handlers::{all, cache, definitions, fetch};
 pub use jobs::{check_applets, check_jobs, migrate as migrate_jobs, open as open_jobs, serve_jobs};
 #[cfg(feature = "retry")]
 pub use retry::{look_into_store, retry, scheduled};
+pub use secrets::Secrets;
 #[cfg(feature = "jobs")]
 pub use services::connect_to_jobs;
 pub use services::{needs_jobs, needs_queue};
@@ -176,6 +178,8 @@ fn internal(error: impl std::fmt::Display) -> Failure {
 /// Consumers that are ready to run, with their metrics.
 struct Started {
     consumers: Vec<Consumer>,
+    /// `None`: no consumer has secrets.
+    secrets: Option<Secrets>,
     instrumentation: Option<Instrumentation>,
 }
 
@@ -275,13 +279,14 @@ impl Host {
         plan(&self.config, &self.machine, &[])?;
         let metadata = async { Ok(self.ecs.metadata(self.log).await) };
         let connected = async { Services::connect(&self.config).await.map_err(Failure::from) };
-        let (services, metadata) = tokio::try_join!(connected, metadata)?;
+        let secrets = Secrets::of(&self.config.consumers);
+        let (services, metadata, secrets) = tokio::try_join!(connected, metadata, secrets)?;
         let broker = services.broker()?;
         self.link.get_or_init(|| services.link());
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
         let mut instrumentation = Instrumentation::start(exporters, &self.config, &resource)?;
         let traces = self.traces(&resource);
-        let loaded = self.load_handlers(&broker, instrumentation.as_ref(), traces.as_ref()).await?;
+        let loaded = self.load_handlers(&broker, instrumentation.as_ref(), traces.as_ref(), secrets.as_ref()).await?;
         let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
         let queues = services.open_all(&self.config, &plan.shares).await?;
@@ -326,7 +331,7 @@ impl Host {
         if let Some(hardening) = self.hardening.clone() {
             hardening.restrict_guests(&self.shared).await?;
         }
-        Ok(Some(Started { consumers, instrumentation }))
+        Ok(Some(Started { consumers, secrets, instrumentation }))
     }
 
     /// Checks that the destinations of replies and of messages from handlers exist.
@@ -359,6 +364,7 @@ impl Host {
         broker: &Arc<dyn Broker>,
         instrumentation: Option<&Instrumentation>,
         traces: Option<&Traces>,
+        secrets: Option<&Secrets>,
     ) -> Result<Vec<Loaded>> {
         let cache = cache(&self.config);
         let loading = Loading::start(self.loading_blocking).map_err(internal)?;
@@ -368,6 +374,7 @@ impl Host {
             let broker = instrumentation::broker(broker, metrics.as_ref());
             definition.grants.producer = Some(Producer::new(broker, traces.cloned()));
             definition.grants.terms = assemble::terms(&self.config);
+            definition.grants.secrets = secrets.and_then(|secrets| secrets.variables(&definition.consumer));
             definition.metrics = metrics;
         }
         let (pool, files) = (pool(&self.config), self.files);
@@ -405,7 +412,8 @@ impl Host {
     }
 
     /// Runs the consumers until a signal arrives or a consumer ends. Then drains all consumers, and returns the exit code.
-    async fn consume(&self, Started { consumers, instrumentation }: Started) -> Result {
+    async fn consume(&self, Started { consumers, secrets, instrumentation }: Started) -> Result {
+        let _current = secrets.map(|secrets| secrets.keep_current(self.signals.reload()));
         let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
         let traces = consumers.first().and_then(|consumer| consumer.traces.clone());
         let (phase, watched) = watch::channel(Phase::Running);

@@ -1,6 +1,6 @@
 //! Signal handling. The first SIGTERM or SIGINT starts the drain. The second of these signals ends the process immediately.
-//! SIGHUP starts the drain of a host that was started in a terminal, unless the host was started with SIGHUP ignored. SIGUSR1
-//! raises the log level, and SIGUSR2 restores it.
+//! SIGHUP starts the drain of a host that was started in a terminal, unless the host was started with SIGHUP ignored. Any other
+//! host looks its secrets up again. SIGUSR1 raises the log level, and SIGUSR2 restores it.
 
 use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -13,6 +13,7 @@ use rustix::process::{Resource, Signal, getppid, getrlimit, set_parent_process_d
 use signal_hook::consts::{SIGABRT, SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals as Incoming;
 use signal_hook::{flag, low_level};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use hostler_children as children;
@@ -25,6 +26,8 @@ pub(super) struct Signals {
     pub(super) drain: CancellationToken,
     /// Handle through which signals change the log level. Unset until logging is set up.
     verbosity: Arc<OnceLock<Verbosity>>,
+    /// Notified by SIGHUP, if that means [`HangUp::Reload`]. Unset until there is something to reload.
+    reload: Arc<OnceLock<Arc<Notify>>>,
 }
 
 /// Reaction of a host to SIGHUP.
@@ -32,9 +35,10 @@ pub(super) struct Signals {
 pub(super) enum HangUp {
     /// The host drains. The signal means that its terminal was closed, so nobody sees the host any more.
     Drain,
-    /// The host logs the signal and continues. A host without a terminal receives SIGHUP only if somebody sends the
-    /// signal by hand. A host that was started with SIGHUP ignored, as by `nohup`, shall outlive its terminal.
-    Log,
+    /// The host looks its secrets up again, or logs that it has none, and continues. A host without a terminal receives
+    /// SIGHUP only if somebody sends the signal by hand. A host that was started with SIGHUP ignored, as by `nohup`,
+    /// shall outlive its terminal.
+    Reload,
 }
 
 impl HangUp {
@@ -46,7 +50,7 @@ impl HangUp {
     }
 
     fn of(has_terminal: bool, is_ignored: bool) -> Self {
-        if has_terminal && !is_ignored { Self::Drain } else { Self::Log }
+        if has_terminal && !is_ignored { Self::Drain } else { Self::Reload }
     }
 }
 
@@ -140,7 +144,8 @@ impl Signals {
         if hang_up.is_some() {
             incoming.add_signal(SIGHUP)?;
         }
-        let (asked, log) = (drain.clone(), Arc::clone(&verbosity));
+        let reload = Arc::<OnceLock<Arc<Notify>>>::default();
+        let (asked, log, again) = (drain.clone(), Arc::clone(&verbosity), Arc::clone(&reload));
         let mut ending = Ending::default();
         thread::Builder::new().name("hostler-signals".into()).spawn(move || {
             if is_init {
@@ -152,9 +157,7 @@ impl Signals {
                     SIGCHLD => children::reap_orphans(),
                     SIGUSR1 => log.get().into_iter().for_each(Verbosity::raise),
                     SIGUSR2 => log.get().into_iter().for_each(Verbosity::reset),
-                    SIGHUP if hang_up == Some(HangUp::Log) => {
-                        tracing::info!("SIGHUP has no effect: there is nothing to reload; SIGTERM drains");
-                    }
+                    SIGHUP if hang_up == Some(HangUp::Reload) => look_up_again(again.get().map(|again| &**again)),
                     signal => match ending.step(signal) {
                         EndStep::Begin => {
                             if let Some(notice) = notice {
@@ -170,7 +173,12 @@ impl Signals {
                 }
             }
         })?;
-        Ok(Self { drain, verbosity })
+        Ok(Self { drain, verbosity, reload })
+    }
+
+    /// Returns a handle that SIGHUP notifies from now on. A host in a terminal drains instead.
+    pub(super) fn reload(&self) -> Arc<Notify> {
+        Arc::clone(self.reload.get_or_init(Arc::default))
     }
 
     /// Lets SIGUSR1 and SIGUSR2 change this log level from now on.
@@ -178,6 +186,17 @@ impl Signals {
         if let Some(verbosity) = verbosity {
             let _ = self.verbosity.set(verbosity);
         }
+    }
+}
+
+/// Carries out a SIGHUP that does not drain. `None`: the host has nothing to reload.
+fn look_up_again(reload: Option<&Notify>) {
+    match reload {
+        Some(reload) => {
+            tracing::info!("SIGHUP: looking up the secrets again");
+            reload.notify_one();
+        }
+        None => tracing::info!("SIGHUP has no effect: there is nothing to reload; SIGTERM drains"),
     }
 }
 
@@ -189,9 +208,9 @@ mod tests {
     fn a_hang_up_drains_only_where_the_terminal_was_to_end_the_host() {
         for (has_terminal, is_ignored, expected) in [
             (true, false, HangUp::Drain),
-            (true, true, HangUp::Log),
-            (false, false, HangUp::Log),
-            (false, true, HangUp::Log),
+            (true, true, HangUp::Reload),
+            (false, false, HangUp::Reload),
+            (false, true, HangUp::Reload),
         ] {
             assert_eq!(HangUp::of(has_terminal, is_ignored), expected, "{has_terminal} {is_ignored}");
         }

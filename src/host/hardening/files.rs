@@ -105,6 +105,7 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
         rules.extend(driver(config).trusted_files(config).into_iter().map(|(_, file)| read(file)));
         rules.extend(handlers(config));
         rules.extend(config.consumers.iter().flat_map(|consumer| consumer.allow.ca_files()).map(read));
+        rules.extend(secrets(config, environment, real));
         rules.extend(config.consumers.iter().flat_map(granted));
         rules
             .extend(reading(MACHINE).chain(reading(RANDOM)).chain(network(environment)).chain(registries(environment)));
@@ -125,9 +126,13 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
     Decision { process, guests, folders: folders(config) }
 }
 
-/// Returns true if the queue or any handler is on AWS.
+/// Returns true if the queue, any handler or any secret is on AWS.
 pub fn uses_aws(config: &Config) -> bool {
-    driver(config).uses_aws() || references(config).any(|reference| matches!(reference, HandlerRef::S3 { .. }))
+    let has_secret = |consumer: &Consumer| consumer.allow.secrets.values().any(|secret| secret.managed().is_some());
+    let is_secret = config.consumers.iter().any(has_secret);
+    is_secret
+        || driver(config).uses_aws()
+        || references(config).any(|reference| matches!(reference, HandlerRef::S3 { .. }))
 }
 
 fn references(config: &Config) -> impl Iterator<Item = &HandlerRef> {
@@ -167,6 +172,14 @@ fn handlers(config: &Config) -> impl Iterator<Item = Rule> {
         HandlerRef::Path(path) => Some(read(path)),
         _ => None,
     })
+}
+
+/// Returns rules for the files with secrets, which other programs renew by replacing them.
+fn secrets(config: &Config, environment: Environment<'_>, real: Real<'_>) -> Vec<Rule> {
+    let home = environment("HOME");
+    let files = config.consumers.iter().flat_map(|consumer| consumer.allow.secret_files());
+    let files = files.flat_map(|file| [real(file), file.to_owned()]);
+    files.map(|file| read(renewed(&file, home.as_deref()))).collect()
 }
 
 /// Returns rules for the files that name resolution and certificate checks need.
@@ -324,6 +337,21 @@ mod tests {
         let grant = "allow.tcp = [{ to = 'db.internal:5432', tls = 'postgres', ca = '/tls/ca.pem' }]";
         let decision = decide(&config("embedded", grant), &variable, &Profile::default());
         assert!(paths(&decision.process.unwrap(), false).contains(&"/tls/ca.pem".to_owned()));
+    }
+
+    #[test]
+    fn a_secret_is_read_by_the_process_and_its_folder_too_if_it_is_not_shared() {
+        let env = "allow.env = { A = { secret = 'file:/secrets/a' }, B = { secret = 'file:/run/b' } }";
+        let real = |path: &Path| if path.ends_with("a") { "/mnt/v1/a".into() } else { path.to_owned() };
+        let decision = super::decide(&config("embedded", env), &variable, &Profile::default(), &real);
+        let read = paths(&decision.process.unwrap(), false);
+        for path in ["/secrets", "/mnt/v1", "/run/b"] {
+            assert!(read.contains(&path.to_owned()), "{path} of {read:?}");
+        }
+        assert!(!read.iter().any(|path| path == "/run" || path.contains("aws")), "{read:?}");
+        assert_eq!(paths(&decision.guests[0], false), RANDOM);
+        let arn = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:db-AbC123";
+        assert!(uses_aws(&config("embedded", &format!("allow.env = {{ A = {{ secret = '{arn}' }} }}"))));
     }
 
     #[test]
