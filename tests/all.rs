@@ -106,6 +106,8 @@ mod sdk_python;
 #[cfg(test)]
 mod sdk_rust;
 #[cfg(test)]
+mod secrets;
+#[cfg(test)]
 mod send;
 #[cfg(test)]
 mod send_lines;
