@@ -13,11 +13,11 @@ pub enum Exit {
     Failed = 1,
     /// The command line is invalid.
     Usage = 2,
-    /// The config is invalid, or does not fit the memory.
+    /// The config is invalid or does not fit the memory, or a secret that it refers to cannot be had.
     BadConfig = 64,
     /// A handler cannot be loaded.
     BadHandler = 65,
-    /// At startup, a queue cannot be reached or denies access, or the location of a handler cannot be reached.
+    /// At startup, a queue cannot be reached or denies access, or the location of a handler or a secret cannot be reached.
     QueueUnreachable = 69,
     /// A bug in hostler, or a failure of the machine. Also used if a result could not be written to standard output, or if a
     /// limit of the process (`ulimit`) is too low.

@@ -1,6 +1,7 @@
 //! Secrets in `allow.env`: looked up at the start, renewed under a running host, and shown nowhere.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -97,6 +98,28 @@ fn a_rotated_file_reaches_new_sandboxes_and_no_log() {
     assert_eq!(host.stop(), 0);
     let leaked: Vec<_> = host.lines().into_iter().filter(|line| line.to_string().contains(MARK)).collect();
     assert!(leaked.is_empty() && !health.contains(MARK), "{leaked:?} {health}");
+}
+
+/// Kubernetes mounts a secret as links to a folder, and swaps the link to the folder.
+#[test]
+fn a_swapped_link_is_followed() {
+    let world = world("");
+    world.config(&consumer(&format!("TOKEN = {}", in_file(&world, "token"))));
+    let folder = world.path("secrets");
+    for (version, value) in [("..v1", FIRST), ("..v2", SECOND)] {
+        fs::create_dir(folder.join(version)).unwrap();
+        fs::write(folder.join(version).join("token"), value).unwrap();
+    }
+    symlink("..v1", folder.join("..data")).unwrap();
+    symlink("..data/token", folder.join("token")).unwrap();
+    let mut host = world.start();
+    assert_eq!(token(&world, &host, 1), FIRST);
+    symlink("..v2", folder.join("..new")).unwrap();
+    fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+    fs::remove_dir_all(folder.join("..v1")).unwrap();
+    reload(&host, "secret changed");
+    assert_eq!(token(&world, &host, 2), SECOND);
+    assert_eq!(host.stop(), 0);
 }
 
 #[test]
