@@ -44,7 +44,7 @@ fn rotate(world: &World, name: &str, content: &str) {
 fn token(world: &World, host: &Host, settled: usize) -> String {
     world.send("work", ["go"]);
     host.settled(settled);
-    let said = world.output(&["receive", "answers", "--json"]);
+    let said = world.output(&["receive", "answers", "--json", "--ack"]);
     assert_eq!(said.code, 0, "{said:?}");
     let message: Value = serde_json::from_str(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"));
     let message = message.as_array().map_or(&message, |messages| &messages[0]);
