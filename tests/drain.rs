@@ -191,8 +191,9 @@ fn a_hang_up_does_not_stop_a_host_without_a_terminal() {
 fn a_host_whose_terminal_hangs_up_drains() {
     let world = work("", "");
     world.send("work", ["w5000"]);
-    // `script` makes the terminal, and ends with the exit code of the host.
-    let line = format!("exec '{}' run 2>log", env!("CARGO_BIN_EXE_hostler"));
+    // `script` makes the terminal, and ends with the exit code of the host. The tests may themselves run under `nohup`, and a host
+    // that is started with SIGHUP ignored goes on.
+    let line = format!("exec env --default-signal=HUP '{}' run 2>log", env!("CARGO_BIN_EXE_hostler"));
     let mut terminal = Host::start(world.program("script", &["--quiet", "--return", "--command", &line, "typescript"]));
     in_flight(&world, 1);
     let id = world.verdict()["report"]["pid"].as_u64().unwrap().try_into().unwrap();
