@@ -202,7 +202,14 @@ export function component(app, functions) {
     // Each answer is what a handler may return, an Error, or a promise of one. If the function throws, the component traps, and hostler gives it each
     // message without an answer once more, alone, unless batch.on_trap is "fail".
     batchHandler: app.handleBatch && {
-      handleBatch: async (messages) => Promise.all(Array.from(await app.handleBatch(messages.map(received)), settled)),
+      handleBatch: async (messages) => {
+        try {
+          return await Promise.all(Array.from(await app.handleBatch(messages.map(received)), settled));
+        } catch (error) {
+          if (messages.length === 1) return [await settled(Promise.reject(error))]; // no other message is concerned
+          throw error;
+        }
+      },
     },
     messageStart: app.messageStart && {
       messageStart: (message) => fallible(async () => void (await app.messageStart(received(message)))),

@@ -243,7 +243,9 @@ def batch_handler(function: Function) -> Function:
     def handle_batch(messages: List[Any]) -> List[Any]:
         try:
             return [_result(answer) for answer in function([_message(message) for message in messages])]
-        except BaseException:
+        except BaseException as error:
+            if len(messages) == 1:  # no other message is concerned
+                return [_result(error)]
             traceback.print_exc()
             raise
     return _export(function, "BatchHandler", "handle_batch", handle_batch)

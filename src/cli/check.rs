@@ -9,6 +9,7 @@ use hostler_config::{Config, Consumer};
 use hostler_queue::parallel::side_by_side;
 use hostler_telemetry as telemetry;
 use hostler_types::printable::on_one_line;
+use hostler_types::tcp_grant::TcpGrant;
 use hostler_wasm::{self as handler, Definition, Engine, Loaded, Summary};
 
 const HELP: &str = "\
@@ -152,12 +153,12 @@ async fn check_secrets(config: &Config) -> Result<()> {
 /// cannot be reached now is a warning.
 async fn check_servers(config: &Config) -> Result<()> {
     let granted =
-        config.consumers.iter().flat_map(|consumer| consumer.allow.tcp.iter().map(move |grant| (consumer, &grant.to)));
-    let probes = granted.clone().map(|(consumer, server)| {
-        let (server, networks) = (server.clone(), consumer.allow.networks.clone());
-        async move { handler::probe(&server, &networks).await }
+        config.consumers.iter().flat_map(|consumer| consumer.allow.tcp.iter().map(move |grant| (consumer, grant)));
+    let probes = granted.clone().map(|(consumer, grant)| {
+        let (grant, networks) = (grant.clone(), consumer.allow.networks.clone());
+        async move { handler::probe(&grant, &networks).await }
     });
-    for ((Consumer { name, .. }, server), probed) in granted.zip(side_by_side(probes).await) {
+    for ((Consumer { name, .. }, TcpGrant { to: server, .. }), probed) in granted.zip(side_by_side(probes).await) {
         match probed {
             Some(Ok(at)) => print(format!("tcp       ok  {name}: {server} at {at}")),
             Some(Err(error)) => {

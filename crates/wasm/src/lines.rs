@@ -132,8 +132,8 @@ impl State {
                 self.batch.output.write(Stream::Stdout, &line);
                 self.batch.output.write(Stream::Stdout, b"\n");
             }
-            Some(Err(fault)) => self.tell(format!("an answer was ignored: {fault}")),
-            Some(Ok((id, outcome))) => {
+            Some((id, outcome)) => {
+                let outcome = outcome.unwrap_or_else(|fault| Outcome::Failed(format!("its answer is faulty: {fault}")));
                 let place = self.places.get_mut(&id).and_then(VecDeque::pop_front);
                 if !place.is_some_and(|place| self.take(place, outcome)) {
                     self.tell(format!("an answer was ignored: no message {id:?} without an answer"));
@@ -155,8 +155,9 @@ impl State {
     }
 }
 
-/// Reads an answer. `None`: the line is not an answer, which is an object with `id` and `outcome`.
-fn answer(line: &[u8]) -> Option<Result<(String, Outcome), String>> {
+/// Reads an answer: the id of its message, and the outcome or the fault of the answer. `None`: the line is not an answer, which is an
+/// object with `id` and `outcome`.
+fn answer(line: &[u8]) -> Option<(String, Result<Outcome, String>)> {
     let object: Map<String, Value> = serde_json::from_slice(line).ok()?;
     let (id, outcome) = (object.get("id")?.as_str()?, object.get("outcome")?.as_str()?);
     let text = |key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -173,7 +174,7 @@ fn answer(line: &[u8]) -> Option<Result<(String, Outcome), String>> {
         "failed" => Ok(Outcome::Failed(reason().unwrap_or_else(|| "the program gave no reason".to_owned()))),
         _ => Err("its `outcome` is none of ack, reply, retry, delay, dead-letter, failed".to_owned()),
     };
-    Some(outcome.map(|outcome| (id.to_owned(), outcome)))
+    Some((id.to_owned(), outcome))
 }
 
 fn reply(text: Option<String>, base64: Option<String>) -> Result<Vec<u8>, String> {
@@ -254,22 +255,31 @@ mod tests {
     }
 
     #[test]
+    fn a_faulty_answer_fails_its_message_with_the_fault() {
+        for (rest, fault) in [
+            ("\"outcome\":\"secret\"", "none of ack, reply"),
+            ("\"outcome\":\"delay\"", "delay_seconds"),
+            ("\"outcome\":\"reply\",\"reply_base64\":\"secret!\"", "Base64"),
+        ] {
+            let (batch, told) = batch(vec![Message::new("a", "")]);
+            Lines::new(&batch, 100, false).write(format!("{{\"id\":\"a\",{rest}}}\n").as_bytes());
+            let told = told.lock().unwrap();
+            let [(0, Outcome::Failed(reason))] = &told[..] else { panic!("{told:?}") };
+            assert!(reason.contains(fault) && !reason.contains("secret"), "{reason}");
+        }
+    }
+
+    #[test]
     fn what_is_no_answer_is_told_without_its_text() {
         let (batch, told) = batch(vec![Message::new("a", "")]);
         let lines = Lines::new(&batch, 60, false);
-        for line in [
-            "{\"id\":\"b\",\"outcome\":\"ack\"}",
-            "{\"id\":\"a\",\"outcome\":\"secret\"}",
-            "{\"id\":\"a\",\"outcome\":\"delay\"}",
-            "{\"id\":\"a\",\"outcome\":\"reply\",\"reply_base64\":\"secret!\"}",
-            &"secret".repeat(11),
-        ] {
+        for line in ["{\"id\":\"b\",\"outcome\":\"ack\"}", &"secret".repeat(11)] {
             lines.write(format!("{line}\n").as_bytes());
         }
         assert!(told.lock().unwrap().is_empty());
         let kept = batch.output.take();
         let text = String::from_utf8(kept.stderr).unwrap();
-        assert_eq!((text.lines().count(), kept.stdout.len(), text.contains("secret")), (5, 0, false), "{text}");
+        assert_eq!((text.lines().count(), kept.stdout.len(), text.contains("secret")), (2, 0, false), "{text}");
         lines.write(b"{\"id\":\"a\",\"outcome\":\"dead-letter\",\"reason\":\"bad\"}\n");
         assert_eq!(*told.lock().unwrap(), [(0, Outcome::DeadLetter("bad".into()))]);
     }

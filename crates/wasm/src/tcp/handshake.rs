@@ -60,7 +60,12 @@ impl HandshakeError {
             Self::Tls(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
                 "name the file with the certificate's authority in the ca of the grant in allow.tcp"
             }
-            Self::Tls(rustls::Error::InvalidCertificate(_)) => "renew the server's certificate",
+            Self::Tls(rustls::Error::InvalidCertificate(
+                CertificateError::Expired | CertificateError::ExpiredContext { .. },
+            )) => "renew the server's certificate",
+            Self::Tls(rustls::Error::InvalidCertificate(_)) => {
+                "give the server a certificate for servers, of an authority: its own certificate may not be one (CA:FALSE)"
+            }
             Self::Late | Self::Broken | Self::Tls(_) => {
                 "check that this port of the server speaks TLS in the way that tls in allow.tcp says"
             }

@@ -8,12 +8,19 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use wasmtime_wasi::p2::pipe::{AsyncReadStream, AsyncWriteStream};
 
+use super::handshake;
 use super::names::{GrantedName, Resolver, Unresolved, system};
+use super::tls::{Route, ServerTls, Settings};
 use hostler_types::endpoint::{Endpoint, EndpointHost};
 use hostler_types::metadata::is_metadata;
+use hostler_types::tcp_grant::TcpGrant;
 
-/// Time for a look-up and all connections.
+/// Bytes of a handshake that may wait to be sent.
+const UNSENT: usize = 64 * 1024;
+
+/// Time for a look-up, all connections and the handshakes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time for the connection to one of several addresses.
@@ -31,6 +38,12 @@ pub enum ProbeError {
     /// No address of the server takes a connection.
     #[error("no connection to {0}: {1}")]
     NoConnection(SocketAddr, io::Error),
+    /// The server takes connections, and TLS of the grant does not begin. The other fields are the reason and the fix.
+    #[error("no TLS with {0}: {1}")]
+    NoTls(SocketAddr, String, &'static str),
+    /// TLS of the grant cannot be set up. The fields are the reason and the fix.
+    #[error("{0}")]
+    Unready(String, &'static str),
     /// The look-up and the connections together take too long.
     #[error("no answer within {} s", PATIENCE.as_secs())]
     Slow,
@@ -45,6 +58,7 @@ impl ProbeError {
                 "let the name lead to another address: no grant leads to this one".to_owned()
             }
             Self::Prohibited(address) => format!("add \"{address}\" or its network to the consumer's allow.networks"),
+            Self::NoTls(.., cure) | Self::Unready(_, cure) => (*cure).to_owned(),
             Self::NoConnection(..) | Self::Slow => {
                 "start the server, correct host and port, or open the way in firewalls and security groups".to_owned()
             }
@@ -52,16 +66,39 @@ impl ProbeError {
     }
 }
 
-/// Connects to a granted server, and closes the connection without a word. Returns the address that took it. Takes 10 s at most.
-/// `networks`: networks that guests may reach under the names of servers, besides public ones.
+/// Connects to a granted server, begins TLS if the grant has it, and closes the connection without a word of a guest's. Returns the
+/// address that took it. Takes 10 s at most. `networks`: networks that guests may reach under the names of servers, besides
+/// public ones.
 ///
 /// # Errors
 /// A guest would not reach the server now. It may later.
-pub async fn probe(server: &Endpoint, networks: &[IpNet]) -> Result<SocketAddr, ProbeError> {
-    timeout(PATIENCE, resolved_by(&system(), server, networks)).await.unwrap_or(Err(ProbeError::Slow))
+pub async fn probe(grant: &TcpGrant, networks: &[IpNet]) -> Result<SocketAddr, ProbeError> {
+    let route = Settings::default().route(&grant.to, grant.tls.as_ref());
+    let route = route.map_err(|error| ProbeError::Unready(error.to_string(), error.cure()))?;
+    let reached = async {
+        let (at, stream) = resolved_by(&system(), &grant.to, networks).await?;
+        match route {
+            Route::Plain => Ok(at),
+            Route::Tls(tls) => encrypted(at, stream, &tls).await,
+        }
+    };
+    timeout(PATIENCE, reached).await.unwrap_or(Err(ProbeError::Slow))
 }
 
-async fn resolved_by(resolver: &Resolver, server: &Endpoint, networks: &[IpNet]) -> Result<SocketAddr, ProbeError> {
+async fn encrypted(at: SocketAddr, stream: TcpStream, tls: &ServerTls) -> Result<SocketAddr, ProbeError> {
+    let (read, write) = stream.into_split();
+    let (input, output) = (AsyncReadStream::new(read), AsyncWriteStream::new(UNSENT, write));
+    match handshake::begin(Box::new(input), Box::new(output), tls).await {
+        Ok(_) => Ok(at),
+        Err(error) => Err(ProbeError::NoTls(at, error.to_string(), error.cure())),
+    }
+}
+
+async fn resolved_by(
+    resolver: &Resolver,
+    server: &Endpoint,
+    networks: &[IpNet],
+) -> Result<(SocketAddr, TcpStream), ProbeError> {
     let addresses = match &server.host {
         EndpointHost::Ip(address) => vec![*address].into(),
         EndpointHost::Name(name) => {
@@ -77,7 +114,7 @@ async fn resolved_by(resolver: &Resolver, server: &Endpoint, networks: &[IpNet])
         let at = SocketAddr::new(*address, server.port);
         let connected = timeout(EACH, TcpStream::connect(at)).await;
         match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(_) => return Ok(at),
+            Ok(stream) => return Ok((at, stream)),
             Err(error) => last = ProbeError::NoConnection(at, error),
         }
     }
@@ -86,6 +123,7 @@ async fn resolved_by(resolver: &Resolver, server: &Endpoint, networks: &[IpNet])
 
 #[cfg(test)]
 mod tests {
+    use hostler_types::tcp_grant::{Tls, TlsStart};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -98,7 +136,8 @@ mod tests {
                 if found.is_empty() { Err(io::Error::other("no such name")) } else { Ok(found) }
             })
         });
-        resolved_by(&resolver, &server.parse().unwrap(), &["127.0.0.0/8".parse().unwrap()]).await
+        let networks = ["127.0.0.0/8".parse().unwrap()];
+        resolved_by(&resolver, &server.parse().unwrap(), &networks).await.map(|(at, _)| at)
     }
 
     #[tokio::test]
@@ -111,6 +150,29 @@ mod tests {
         drop(listener);
         let error = probed(&named, &["127.0.0.3", "127.0.0.2"]).await.unwrap_err();
         assert!(matches!(&error, ProbeError::NoConnection(last, _) if *last == at), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_server_without_the_tls_of_its_grant_is_not_reached() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to: Endpoint = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let serving = tokio::spawn(async move {
+            loop {
+                drop(listener.accept().await.unwrap());
+            }
+        });
+        let tls = Some(Tls { start: TlsStart::Direct, ca: None });
+        let error = probe(&TcpGrant { to: to.clone(), tls }, &[]).await.unwrap_err();
+        assert!(
+            matches!(error, ProbeError::NoTls(..)) && error.cure().contains("speaks TLS"),
+            "{error}: {}",
+            error.cure()
+        );
+        let tls = Some(Tls { start: TlsStart::Direct, ca: Some("absent.pem".into()) });
+        let error = probe(&TcpGrant { to: to.clone(), tls }, &[]).await.unwrap_err();
+        assert!(matches!(error, ProbeError::Unready(..)) && error.cure().contains("PEM"), "{error}");
+        assert!(probe(&TcpGrant::from(to), &[]).await.is_ok());
+        serving.abort();
     }
 
     #[tokio::test]
