@@ -279,6 +279,10 @@ impl Host {
         plan(&self.config, &self.machine, &[])?;
         let metadata = async { Ok(self.ecs.metadata(self.log).await) };
         let connected = async { Services::connect(&self.config).await.map_err(Failure::from) };
+        if self.config.consumers.iter().any(|consumer| !consumer.allow.secrets.is_empty()) {
+            // From before the look-up on: a SIGHUP during the start is carried out once the host runs.
+            self.signals.reload();
+        }
         let secrets = Secrets::of(&self.config.consumers);
         let (services, metadata, secrets) = tokio::try_join!(connected, metadata, secrets)?;
         let broker = services.broker()?;

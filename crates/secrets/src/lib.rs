@@ -23,8 +23,9 @@ use std::time::Duration;
 
 use calls::Calls;
 use hostler_types::secret::{ManagedSecret, SecretRef, SecretValue};
+use tokio::task::JoinSet;
 
-/// Maximum time for reading all files. A file on a network share can hang.
+/// Maximum time for reading a file. One on a network share can hang.
 const FILES: Duration = Duration::from_secs(10);
 
 /// Values that were found, or the reason for each that was not.
@@ -69,22 +70,21 @@ impl Lookup {
     }
 }
 
-/// Reads files on a thread for blocking calls.
+/// Reads files on threads for blocking calls, each by itself: one that hangs keeps none of the others back.
 async fn read_all(paths: Vec<PathBuf>) -> Texts<PathBuf> {
-    if paths.is_empty() {
-        return Texts::new();
+    let mut reading = JoinSet::new();
+    for path in paths {
+        reading.spawn(async move {
+            let wanted = path.clone();
+            let read = tokio::task::spawn_blocking(move || file::read(&wanted));
+            let text = tokio::time::timeout(FILES, read).await;
+            (path, text.ok().and_then(Result::ok).unwrap_or_else(|| Err(LookupError::hung(FILES))))
+        });
     }
-    let read = |paths: Vec<PathBuf>| {
-        let read = |path: PathBuf| {
-            let text = file::read(&path);
-            (path, text)
-        };
-        paths.into_iter().map(read).collect::<Texts<_>>()
-    };
-    let wanted = paths.clone();
-    let reading = tokio::task::spawn_blocking(move || read(wanted));
-    match tokio::time::timeout(FILES, reading).await {
-        Ok(Ok(texts)) => texts,
-        _ => paths.into_iter().map(|path| (path, Err(LookupError::hung(FILES)))).collect(),
+    let mut texts = Texts::new();
+    while let Some(read) = reading.join_next().await {
+        // A file whose task ended by a bug counts as unanswered.
+        texts.extend(read.ok());
     }
+    texts
 }

@@ -87,7 +87,10 @@ async fn batch_of(client: Client, secrets: Vec<ManagedSecret>) -> Texts<ManagedS
             Ok(answer) => answer,
             Err(error) => {
                 let error = fault(&error);
-                texts.extend(secrets.into_iter().map(|secret| (secret, Err(error.clone()))));
+                // What earlier answers had stays.
+                for secret in secrets {
+                    texts.entry(secret).or_insert_with(|| Err(error.clone()));
+                }
                 return texts;
             }
         };
@@ -101,7 +104,7 @@ async fn batch_of(client: Client, secrets: Vec<ManagedSecret>) -> Texts<ManagedS
             }
         }
         next = answer.next_token().map(str::to_owned);
-        if next.is_none() {
+        if next.is_none() || texts.len() == secrets.len() {
             break;
         }
     }

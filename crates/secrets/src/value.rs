@@ -37,7 +37,10 @@ pub(super) fn part(secret: SecretValue, json_key: Option<&str>) -> Result<Secret
 /// Returns the text of a number. Refuses a number that was rounded or written in another way, because its text in the secret is not
 /// known.
 fn exact(number: &str, secret: &str) -> Result<SecretValue, LookupError> {
-    if secret.contains(number) {
+    let of_number = |char: char| char.is_ascii_digit() || ".eE+-".contains(char);
+    let is_whole =
+        |at: usize| !secret[..at].ends_with(of_number) && !secret[at + number.len()..].starts_with(of_number);
+    if secret.match_indices(number).any(|(at, _)| is_whole(at)) {
         return Ok(SecretValue::from(number));
     }
     Err(LookupError::lasting("the number at its key cannot be given as it is written", "write it in quotes"))
@@ -49,13 +52,13 @@ mod tests {
 
     #[test]
     fn a_key_has_the_text_of_its_value() {
-        let json = r#"{"user":"me","port":5432,"rate":0.5,"tls":true,"none":null,"list":[1],"big":123456789012345678901234567890,"nul":"a\u0000b"}"#;
+        let json = r#"{"user":"me","port":5432,"rate":0.5,"tls":true,"none":null,"list":[1],"pin":1.10,"big":123456789012345678901234567890,"nul":"a\u0000b"}"#;
         let at = |key| part(SecretValue::from(json), key).map(|value| value.expose().to_owned());
         for (key, expected) in [("user", "me"), ("port", "5432"), ("rate", "0.5"), ("tls", "true")] {
             assert_eq!(at(Some(key)).as_deref(), Ok(expected), "{key}");
         }
         assert_eq!(at(None).as_deref(), Ok(json));
-        for key in ["none", "list", "big", "nul", "other"] {
+        for key in ["none", "list", "pin", "big", "nul", "other"] {
             let error = at(Some(key)).expect_err(key);
             assert!(!error.is_passing() && !error.to_string().contains("123"), "{error}");
         }
