@@ -115,6 +115,7 @@ static RUST: Template = Template {
         "sdk/rust/macros/src/lib.rs" => "hostler-guest/macros/src/lib.rs",
         "sdk/rust/src/answer.rs" => "hostler-guest/src/answer.rs",
         "sdk/rust/src/arena.rs" => "hostler-guest/src/arena.rs",
+        "sdk/rust/src/batch.rs" => "hostler-guest/src/batch.rs",
         "sdk/rust/src/context.rs" => "hostler-guest/src/context.rs",
         "sdk/rust/src/contract.rs" => "hostler-guest/src/contract.rs",
         "sdk/rust/src/export.rs" => "hostler-guest/src/export.rs",
