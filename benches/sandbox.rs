@@ -13,6 +13,7 @@
 mod call;
 #[path = "../tests/support/guests.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "it is code of the tests")]
 mod guests;
 
 use std::error::Error;

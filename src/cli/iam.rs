@@ -184,7 +184,7 @@ mod tests {
         };
         let read = ("secretsmanager:GetSecretValue".into(), json!([arn]));
         assert_eq!(actions(&["file:/a".into()]), []);
-        assert_eq!(actions(&[format!("{arn}::AWSPREVIOUS:")]), [read.clone()]);
+        assert_eq!(actions(&[format!("{arn}::AWSPREVIOUS:")]), std::slice::from_ref(&read));
         let batch = ("secretsmanager:BatchGetSecretValue".into(), json!(["*"]));
         assert_eq!(actions(&[format!("{arn}:a::"), format!("{arn}:b::")]), [read, batch]);
     }
