@@ -217,13 +217,7 @@ fn left(
     leaving: impl FnOnce(&JoinHandle<Option<Outcome>>) -> Then,
 ) -> (Option<Outcome>, usize) {
     let (sender, go) = mpsc::channel();
-    let (address, server) = serve(move |mut stream| {
-        stream.read_exact(&mut vec![0; first]).unwrap();
-        match go.recv().unwrap() {
-            Then::Read => read_all(stream),
-            Then::Hang => 0,
-        }
-    });
+    let (address, server) = serve(move |stream| holding(stream, first, &go));
     let (told, tells) = serve(drop);
     let handler = handler(grants(&[&address.to_string(), &told.to_string()], &[]), 1);
     let call = thread::spawn(move || ask(&handler, "leave", &format!("{address} {told}"), within));
@@ -232,11 +226,20 @@ fn left(
     (call.join().unwrap(), server.join().unwrap())
 }
 
-/// What a server does with the output that the host holds.
+/// Reaction of a server to the output that the host holds.
 #[derive(Clone, Copy)]
 enum Then {
     Read,
     Hang,
+}
+
+/// Reads `first` bytes, and the rest once it is told to. Returns the number of bytes in the rest that were read.
+fn holding(mut stream: TcpStream, first: usize, go: &mpsc::Receiver<Then>) -> usize {
+    stream.read_exact(&mut vec![0; first]).unwrap();
+    match go.recv().unwrap() {
+        Then::Read => read_all(stream),
+        Then::Hang => 0,
+    }
 }
 
 #[test]
@@ -280,13 +283,7 @@ fn left_in_a_batch(then: Then) -> (Vec<(usize, Outcome)>, BatchEnd) {
 /// Does so after `first` bytes that are read. `None`: the first message counted before the rest was.
 fn left_in_a_batch_after(first: usize, then: Then) -> Option<(Vec<(usize, Outcome)>, BatchEnd)> {
     let (sender, go) = mpsc::channel();
-    let (address, server) = serve(move |mut stream| {
-        stream.read_exact(&mut vec![0; first]).unwrap();
-        match go.recv().unwrap() {
-            Then::Read => read_all(stream),
-            Then::Hang => 0,
-        }
-    });
+    let (address, server) = serve(move |stream| holding(stream, first, &go));
     let ((told, tells), (other, others)) = (serve(drop), serve(drop));
     let (address, told, other) = (address.to_string(), told.to_string(), other.to_string());
     let handler = loaded(grants(&[&address, &told, &other], &[]), 1, true).unwrap();
