@@ -140,7 +140,7 @@ fn describe_plan(config: &Config, plan: &Plan) -> String {
 
 /// Looks each secret up once.
 async fn check_secrets(config: &Config) -> Result<()> {
-    host::Secrets::of(&config.consumers).await?;
+    host::Secrets::of(&config.consumers, std::sync::Arc::default).await?;
     for Consumer { name, allow, .. } in &config.consumers {
         for (variable, secret) in &allow.secrets {
             print(format!("secret    ok  {name}: {variable} from {secret}"));

@@ -240,7 +240,7 @@ fn of_consumer(config: &Config, consumer: &Consumer, memory: u64) -> Result<Subj
     let consumers = std::slice::from_ref(consumer);
     let fetched = async {
         let definitions = host::all(host::definitions(config, consumers, cache.clone(), None).await)?;
-        Ok((definitions, host::Secrets::of(consumers).await?))
+        Ok((definitions, host::Secrets::of(consumers, Arc::default).await?))
     };
     let (definitions, secrets) = block_on(fetched)?;
     let definition = definitions.into_iter().next();

@@ -279,12 +279,8 @@ impl Host {
         plan(&self.config, &self.machine, &[])?;
         let metadata = async { Ok(self.ecs.metadata(self.log).await) };
         let connected = async { Services::connect(&self.config).await.map_err(Failure::from) };
-        if self.config.consumers.iter().any(|consumer| !consumer.allow.secrets.is_empty()) {
-            // From before the look-up on: a SIGHUP during the start is carried out once the host runs.
-            self.signals.reload();
-        }
-        let secrets = Secrets::of(&self.config.consumers);
-        let (services, metadata, secrets) = tokio::try_join!(connected, metadata, secrets)?;
+        let secrets = Secrets::of(&self.config.consumers, || self.signals.reload());
+        let (secrets, services, metadata) = tokio::try_join!(secrets, connected, metadata)?;
         let broker = services.broker()?;
         self.link.get_or_init(|| services.link());
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
@@ -417,7 +413,7 @@ impl Host {
 
     /// Runs the consumers until a signal arrives or a consumer ends. Then drains all consumers, and returns the exit code.
     async fn consume(&self, Started { consumers, secrets, instrumentation }: Started) -> Result {
-        let _current = secrets.map(|secrets| secrets.keep_current(self.signals.reload()));
+        let _current = secrets.map(Secrets::keep_current);
         let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
         let traces = consumers.first().and_then(|consumer| consumer.traces.clone());
         let (phase, watched) = watch::channel(Phase::Running);

@@ -35,6 +35,8 @@ struct Variables {
 
 /// The secrets of all consumers.
 pub struct Secrets {
+    /// Notified to look them up once more.
+    again: Arc<Notify>,
     lookup: Lookup,
     wanted: BTreeSet<SecretRef>,
     known: Known,
@@ -43,17 +45,18 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Looks up the secrets of these consumers. `None`: they have none.
+    /// Looks up the secrets of these consumers. `None`: they have none, and `again` is not called. It returns what is notified to look
+    /// them up once more: from before the first look-up on, so that no notice during the start is lost.
     ///
     /// # Errors
     /// A secret cannot be had. Exit code 64 if somebody has to change something, 69 if the cause may pass.
-    pub async fn of(consumers: &[Consumer]) -> Result<Option<Self>> {
+    pub async fn of(consumers: &[Consumer], again: impl FnOnce() -> Arc<Notify>) -> Result<Option<Self>> {
         let wanted: BTreeSet<_> =
             consumers.iter().flat_map(|consumer| consumer.allow.secrets.values().cloned()).collect();
         if wanted.is_empty() {
             return Ok(None);
         }
-        let lookup = Lookup::default();
+        let (again, lookup) = (again(), Lookup::default());
         let found = lookup.find(&wanted).await;
         all(consumers.iter().flat_map(|consumer| faults(consumer, &found)).map(Err::<(), _>).collect())?;
         let mut known = Known::default();
@@ -65,7 +68,7 @@ impl Secrets {
             Variables { consumer: consumer.name.clone(), references, values }
         };
         let consumers = with_secrets.map(variables).collect();
-        Ok(Some(Self { lookup, wanted, known, consumers }))
+        Ok(Some(Self { again, lookup, wanted, known, consumers }))
     }
 
     /// Returns the variables of a consumer. `None`: it has no secrets.
@@ -73,14 +76,14 @@ impl Secrets {
         self.consumers.iter().find(|variables| variables.consumer == consumer).map(|variables| variables.values.clone())
     }
 
-    /// Looks the secrets up again every 5 minutes, and each time that `again` is notified. Ends when the result is dropped.
-    pub(super) fn keep_current(mut self, again: Arc<Notify>) -> JoinSet<()> {
+    /// Looks the secrets up again every 5 minutes, and each time that it is notified to. Ends when the result is dropped.
+    pub(super) fn keep_current(mut self) -> JoinSet<()> {
         let mut keeping = JoinSet::new();
         keeping.spawn(async move {
             loop {
                 tokio::select! {
                     () = tokio::time::sleep(EVERY.mul_f64(1.0 - JITTER + 2.0 * JITTER * fastrand::f64())) => {}
-                    () = again.notified() => {}
+                    () = self.again.notified() => {}
                 }
                 self.refresh().await;
             }
