@@ -186,7 +186,8 @@ fn a_server_that_sends_without_end_fills_no_memory() {
     let before = peak_memory(host.pid);
     send(&world, "drain", &address.to_string());
     assert_eq!(ends(&host, 2, 1), [end("timed-out", "dead-letter")]);
-    let (sent, grown) = (sender.join().unwrap() as u64, peak_memory(host.pid) - before);
+    // The kernel sums what its processors count when it is asked: a later peak can read as a page less.
+    let (sent, grown) = (sender.join().unwrap() as u64, peak_memory(host.pid).saturating_sub(before));
     assert!(sent > 1 << 24, "the guest read only about {sent} bytes");
     assert!(grown < 1 << 24, "{sent} bytes were sent, and the host grew by {grown}");
     gives_back(&host, open);
