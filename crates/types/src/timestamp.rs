@@ -18,6 +18,16 @@ impl Timestamp {
         SystemTime::now().into()
     }
 
+    /// Returns the time that is this number of microseconds after the Unix epoch, at most the end of the year 9999.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(if micros < LAST { micros } else { LAST })
+    }
+
+    /// Returns the number of microseconds since the Unix epoch.
+    pub const fn micros(self) -> u64 {
+        self.0
+    }
+
     /// Returns the time from `earlier` to `self`. Returns zero if `self` is not later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
@@ -85,6 +95,16 @@ mod tests {
             assert!(serde_json::from_str::<Timestamp>(bad).is_err(), "{bad}");
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_number_of_microseconds_is_a_time_up_to_the_end_of_the_year_9999() {
+        for micros in [0, 1, 1_795_237_200_123_456, LAST] {
+            assert_eq!(Timestamp::from_micros(micros).micros(), micros);
+        }
+        assert_eq!(Timestamp::from_micros(1_123_456).to_string(), "1970-01-01T00:00:01.123456Z");
+        assert_eq!(Timestamp::from_micros(LAST + 1), Timestamp(LAST));
+        assert_eq!(Timestamp::from_micros(u64::MAX), Timestamp::now().plus(Duration::MAX));
     }
 
     #[test]
