@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use hostler_queue::{
     Broker, ChannelSpec, Delivery, LeaseError, LeaseHandle, Limits, Link, Origin, Queue, QueueError, Receive, Request,
-    Requested, SendError, Sent, Settlement, Unsettled,
+    Requested, Schedules, SendError, Sent, Settlement, Unsettled,
 };
 use hostler_telemetry::metrics::{ConsumerMetrics, Operation};
 use hostler_types::channel::Channel;
@@ -126,6 +126,10 @@ impl Broker for MeteredBroker {
         let result = self.inner.request(request).await;
         self.metrics.sent(&destination, begun.elapsed(), [result.as_ref().err().map(of_send)]);
         result
+    }
+
+    fn schedules(&self) -> Result<&dyn Schedules, QueueError> {
+        self.inner.schedules()
     }
 
     fn origin(&self, channel: &Channel) -> Origin {

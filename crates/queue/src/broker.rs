@@ -12,6 +12,8 @@ use crate::error::{QueueError, SendError};
 use crate::origin::Origin;
 use crate::queue::Queue;
 use crate::request::{Request, Requested};
+use crate::schedules::Schedules;
+use crate::sent::Sent;
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::Outgoing;
 
@@ -73,18 +75,6 @@ impl ChannelSpec {
     }
 }
 
-/// The result of a send.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sent {
-    /// Id of the message. The message has this id in all queues that the message reached. With SNS, the message has
-    /// another id in each queue.
-    pub id: String,
-    /// Number of queues that the message reached: 1 for a plain channel, any number for an exchange, and 0 for a
-    /// duplicate. `None`: the service does not report the number. This is the case for SNS, and for a FIFO queue if the
-    /// message has a deduplication key.
-    pub queues: Option<usize>,
-}
-
 /// State of the connection to a queue service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Link {
@@ -123,6 +113,15 @@ pub trait Broker: Send + Sync + 'static {
     async fn request(&self, request: Request) -> Result<Requested, SendError> {
         let text = format!("cannot send to the subject `{}`: only NATS has subjects", request.subject);
         Err(QueueError::Refused(text).into())
+    }
+
+    /// Returns the store of schedules. By default, the service has none, and the error says what to do.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`]: hosts of this service cannot agree on who sends.
+    fn schedules(&self) -> Result<&dyn Schedules, QueueError> {
+        let text = "this queue cannot keep schedules: use the embedded queue, PostgreSQL, NATS, or a FIFO queue of SQS";
+        Err(QueueError::Refused(text.to_owned()))
     }
 
     /// Returns the system and the address of the queue or topic that messages to the channel are sent to. Makes no call

@@ -1,6 +1,7 @@
 //! An in-memory queue service for tests. Leases and delays follow tokio's clock, which a test can control. A test can
 //! also make calls fail.
 
+mod schedules;
 mod state;
 
 use std::ops::ControlFlow;
@@ -14,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Admin, Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Provisioner, Queue,
-    QueueError, Receive, SendError, Sent, Settlement, Unsettled, no_queue,
+    QueueError, Receive, Schedules, SendError, Sent, Settlement, Unsettled, no_queue,
 };
 use hostler_types::channel::Channel;
 use hostler_types::job::JobContext;
@@ -240,6 +241,10 @@ impl Broker for FakeBroker {
         drop(state);
         self.0.changed.notify_waiters();
         sent
+    }
+
+    fn schedules(&self) -> Result<&dyn Schedules, QueueError> {
+        Ok(self)
     }
 
     fn origin(&self, _: &Channel) -> Origin {

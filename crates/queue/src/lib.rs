@@ -18,6 +18,7 @@
 
 mod admin;
 mod broker;
+mod change;
 mod error;
 pub mod fake;
 mod inventory;
@@ -27,21 +28,26 @@ mod provision;
 mod queue;
 mod receipt;
 pub mod request;
+mod schedules;
+mod sent;
 mod settlement;
 
 use std::time::Duration;
 
 pub use admin::{Admin, Depth, Redriven};
-pub use broker::{Broker, ChannelSpec, Link, Sent, SubjectSpec};
+pub use broker::{Broker, ChannelSpec, Link, SubjectSpec};
+pub use change::{Action, Change};
 pub use error::{QueueError, SendError, no_queue};
 pub use inventory::{
     Body, Disposal, Inventory, Listing, ManagedQueue, ManagedTopic, QueueUse, Removal, StoredBodies, Unread, tag,
 };
 pub use origin::Origin;
-pub use provision::{Action, Change, Finding, Provisioner};
+pub use provision::{Finding, Provisioner};
 pub use queue::{Delivery, Limits, Queue, Receive};
 pub use receipt::{LeaseHandle, Receipt, Report};
 pub use request::{Request, Requested};
+pub use schedules::{Advance, Advanced, Agreement, Schedules};
+pub use sent::Sent;
 pub use settlement::{
     ATTEMPTS_ATTRIBUTE, LeaseError, MAX_REASON, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, Settlement,
     Unsettled, dead_letter_attributes,

@@ -12,6 +12,7 @@ use crate::{
     ChannelSpec, DEDUPE_WINDOW, DEFAULT_GROUP, Delivery, Depth, LeaseError, LeaseHandle, QueueError, Receipt, Receive,
     Sent, Settlement, dead_letter_attributes,
 };
+use hostler_types::ScheduleState;
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::job::JobContext;
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing, TraceContext};
@@ -41,6 +42,8 @@ pub(super) struct State {
     pub(super) not_before: HashMap<String, Instant>,
     /// Values of [`Delivery::job`] that a test has set, by message id.
     pub(super) jobs: HashMap<String, Arc<dyn JobContext>>,
+    /// States of schedules, by name.
+    pub(super) schedules: HashMap<String, ScheduleState>,
 }
 
 /// A message in a queue.
