@@ -11,6 +11,7 @@ mod provision;
 mod queue;
 mod registration;
 mod rows;
+mod schedules;
 mod schema;
 mod send;
 mod stranded;
@@ -27,9 +28,10 @@ use async_trait::async_trait;
 
 use file::Opened;
 use hostler_queue::{
-    Admin, Broker, Change, ChannelSpec, DEDUPE_WINDOW, Depth, Finding, Origin, Provisioner, Queue, QueueError,
-    SendError, Sent, no_queue,
+    Admin, Advance, Advanced, Agreement, Broker, Change, ChannelSpec, DEDUPE_WINDOW, Depth, Finding, Origin,
+    Provisioner, Queue, QueueError, Schedules, SendError, Sent, no_queue,
 };
+use hostler_types::ScheduleState;
 use hostler_types::channel::Channel;
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
 use lease::Source;
@@ -212,8 +214,38 @@ impl Broker for EmbeddedBroker {
             .collect()
     }
 
+    fn schedules(&self) -> Result<&dyn Schedules, QueueError> {
+        Ok(self)
+    }
+
     fn origin(&self, _: &Channel) -> Origin {
         Origin::default()
+    }
+}
+
+#[async_trait]
+impl Schedules for EmbeddedBroker {
+    fn agreement(&self) -> Agreement {
+        Agreement::Transaction
+    }
+
+    async fn prepare(&self) -> Result<(), QueueError> {
+        self.writer.call(Need::Write, |db| schema::create_schedules(db)).await
+    }
+
+    async fn look(&self, names: &[String]) -> Result<Vec<Option<ScheduleState>>, QueueError> {
+        let names = names.to_vec();
+        self.writer.call(Need::Read, move |db| schedules::look(db, &names)).await
+    }
+
+    async fn advance(&self, mut step: Advance) -> Result<Advanced, SendError> {
+        for (_, message) in &mut step.messages {
+            message.validate(MAX_MESSAGE)?;
+            message.carry_trace(MAX_ATTRIBUTES);
+        }
+        let window = self.options.dedupe_window;
+        let batch: Vec<Outgoing> = step.messages.drain(..).map(|(_, message)| message).collect();
+        Ok(self.writer.call(Need::Durable, move |db| schedules::advance(db, &step, &batch, window)).await?)
     }
 }
 

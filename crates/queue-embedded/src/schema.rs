@@ -8,7 +8,7 @@ pub(super) const APPLICATION_ID: i32 = 0x4873_746c;
 /// Version of the file layout that this hostler reads and writes.
 pub(super) const VERSION: i32 = 1;
 
-/// Tables that every queue file has. Does not contain the table `clock`, because a missing `clock` table is created.
+/// Tables that every queue file has. Does not contain the tables `clock` and `schedule`, which are created when they are needed.
 const TABLES: [&str; 5] = ["queue", "subscription", "content", "entry", "dedupe"];
 
 /// Statements that create the tables.
@@ -76,6 +76,26 @@ pub(super) fn create(db: &Connection) -> rusqlite::Result<()> {
     INDEXES.iter().try_for_each(|(_, sql)| db.execute_batch(sql))?;
     db.pragma_update(None, "application_id", APPLICATION_ID)?;
     db.pragma_update(None, "user_version", VERSION)
+}
+
+/// Creates the table of schedules, unless it exists. Hosts without schedules never create it, and older hosts leave it alone. Its
+/// times are microseconds since 1970 by the wall clock.
+pub(super) fn create_schedules(db: &Connection) -> rusqlite::Result<()> {
+    db.execute_batch(
+        "CREATE TABLE IF NOT EXISTS schedule (
+            name TEXT PRIMARY KEY,
+            definition TEXT NOT NULL,
+            handled INTEGER NOT NULL,
+            sent INTEGER,
+            seen INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID",
+    )
+}
+
+/// Returns `true` if the file has the table of schedules.
+pub(super) fn has_schedules(db: &Connection) -> rusqlite::Result<bool> {
+    // Not `table_exists`, which does not notice a table that another connection has created.
+    db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'schedule'")?.exists([])
 }
 
 /// Returns the name of a table that the file lacks. `None`: the file has all tables.
