@@ -6,28 +6,31 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hostler_postgres::{Client, Database, DatabaseError, Transaction};
 use hostler_queue::{
-    Admin, Broker, Change, ChannelSpec, Depth, Finding, Inventory, Link, Listing, ManagedQueue, Origin, Provisioner,
-    Queue, QueueError, SendError, Sent,
+    Admin, Advance, Advanced, Agreement, Broker, Change, ChannelSpec, Depth, Finding, Inventory, Link, Listing,
+    ManagedQueue, Origin, Provisioner, Queue, QueueError, Schedules, SendError, Sent,
 };
+use hostler_types::ScheduleState;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Message, Outgoing};
 use tokio::sync::watch;
 
-use super::faults::no_schema;
-use super::options::{MAX_MESSAGE, Options};
+use super::faults::{no_schedules, no_schema};
+use super::options::Options;
 use super::provision::{self, Difference, Leftover};
 use super::queue::PostgresQueue;
 use super::schema::{self, State};
+use super::send::check;
 use super::service::Service;
 use super::settle::Source;
 use super::topology::{self, Wanted};
-use super::{admin, rights, send};
+use super::{admin, rights, schedules, send};
 
 /// The queues of a database. Calls fail within the deadline of the options, and connections that are lost are made again.
 pub struct PostgresBroker(Arc<Service>);
 
 impl PostgresBroker {
-    /// Connects. Creates the schema, or brings it to the latest version, if the options say so.
+    /// Connects. Creates the schema, or brings it to the latest version, if the options say so. An older version is left as
+    /// it is if the user may not change it. Queues work with it, and [`Schedules::prepare`] is refused.
     ///
     /// # Errors
     /// [`QueueError::Refused`] if the options are not valid, the server refuses the user, or a newer hostler has migrated the schema.
@@ -41,7 +44,7 @@ impl PostgresBroker {
         let database = Database::new(&options.url, settings)
             .map_err(|fault| QueueError::Refused(format!("the URL of the database {fault}")))?;
         if options.create_missing {
-            schema::create(&database).await?;
+            schema::create_or_keep(&database).await?;
         } else {
             // Fails early if the server cannot be reached.
             schema::state(&database).await?;
@@ -152,6 +155,10 @@ impl Broker for PostgresBroker {
         checked.into_iter().map(answer).collect()
     }
 
+    fn schedules(&self) -> Result<&dyn Schedules, QueueError> {
+        Ok(self)
+    }
+
     fn origin(&self, channel: &Channel) -> Origin {
         self.0.origin(channel)
     }
@@ -161,16 +168,73 @@ impl Broker for PostgresBroker {
     }
 }
 
-/// Checks a message. PostgreSQL stores no NUL characters in text.
-fn check(message: &Outgoing) -> Result<(), Invalid> {
-    message.validate(MAX_MESSAGE)?;
-    let texts =
-        [("group", &message.group), ("routing key", &message.routing_key), ("deduplication key", &message.dedupe)];
-    match texts.iter().find(|(_, text)| text.as_ref().is_some_and(|text| text.contains('\0'))) {
-        Some((name, _)) => {
-            Err(Invalid::Unsupported(format!("the {name} has a NUL character, which PostgreSQL cannot store")))
+impl PostgresBroker {
+    /// Creates the table of schedules again if somebody has removed it from a current schema.
+    async fn restore_schedules(&self) -> Result<Vec<Change>, QueueError> {
+        let changes = self.planned_changes().await?;
+        if !changes.is_empty() {
+            let client = self.client().await?;
+            self.0.run(client.batch(schema::SCHEDULES_TABLE)).await?;
         }
-        None => Ok(()),
+        Ok(changes)
+    }
+}
+
+#[async_trait]
+impl Schedules for PostgresBroker {
+    fn agreement(&self) -> Agreement {
+        Agreement::Transaction
+    }
+
+    async fn prepare(&self) -> Result<(), QueueError> {
+        if self.0.options.create_missing {
+            schema::create(&self.0.database).await?;
+            self.restore_schedules().await?;
+        }
+        match schema::state(&self.0.database).await? {
+            State::Missing => return Err(QueueError::Refused(no_schema().to_owned())),
+            State::Older => return Err(QueueError::Refused(no_schedules().to_owned())),
+            State::Current => {}
+        }
+        let client = self.client().await?;
+        if !self.0.run(schedules::has_table(&client)).await? {
+            return Err(QueueError::Refused(no_schedules().to_owned()));
+        }
+        match self.0.run(rights::missing_for_schedules(&client)).await? {
+            Some(grant) => Err(QueueError::Refused(format!(
+                "the user of the database lacks rights for schedules: let the owner of the schema run: {grant}"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The schema is planned with the queues. What remains is a table that somebody has removed from it.
+    async fn planned_changes(&self) -> Result<Vec<Change>, QueueError> {
+        if schema::state(&self.0.database).await? != State::Current {
+            return Ok(Vec::new());
+        }
+        let client = self.client().await?;
+        let is_there = self.0.run(schedules::has_table(&client)).await?;
+        Ok(if is_there { Vec::new() } else { vec![Change::create(format!("table {}", super::faults::SCHEDULES))] })
+    }
+
+    async fn make_changes(&self) -> Result<Vec<Change>, QueueError> {
+        schema::create(&self.0.database).await?;
+        self.restore_schedules().await
+    }
+
+    async fn look(&self, names: &[String]) -> Result<Vec<Option<ScheduleState>>, QueueError> {
+        let names: Vec<String> = names.iter().map(|name| self.0.full(name)).collect();
+        let client = self.client().await?;
+        self.0.run(schedules::look(&client, &names)).await
+    }
+
+    async fn advance(&self, mut step: Advance) -> Result<Advanced, SendError> {
+        for (_, message) in &mut step.messages {
+            check(message)?;
+            message.carry_trace(MAX_ATTRIBUTES);
+        }
+        Ok(schedules::advance(&self.0, step).await?)
     }
 }
 
@@ -242,7 +306,7 @@ impl Admin for PostgresBroker {
 #[async_trait]
 impl Provisioner for PostgresBroker {
     async fn declare(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
-        schema::create(&self.0.database).await?;
+        schema::create_or_keep(&self.0.database).await?;
         let wanted = self.wanted(spec);
         self.change(async |tx| topology::declare(tx, &wanted).await).await
     }

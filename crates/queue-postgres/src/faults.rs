@@ -3,6 +3,9 @@
 use hostler_postgres::DatabaseError;
 use hostler_queue::{LeaseError, QueueError};
 
+/// Table of schedules.
+pub(super) const SCHEDULES: &str = "hostler_queue.schedule";
+
 /// Returns the error of a call.
 pub(super) fn to_queue_error(error: &DatabaseError) -> QueueError {
     match error {
@@ -11,6 +14,10 @@ pub(super) fn to_queue_error(error: &DatabaseError) -> QueueError {
         DatabaseError::Denied { code, .. } if code == "42501" => QueueError::Refused(format!(
             "{error}; grant the user the rights that `hostler provision --permissions` prints"
         )),
+        // undefined_table
+        DatabaseError::Refused { code, message } if code == "42P01" && message.contains(SCHEDULES) => {
+            QueueError::Refused(no_schedules().to_owned())
+        }
         // undefined_table, invalid_schema_name
         DatabaseError::Refused { code, .. } if code == "42P01" || code == "3F000" => {
             QueueError::Refused(no_schema().to_owned())
@@ -27,6 +34,12 @@ pub(super) fn to_lease_error(error: &QueueError) -> LeaseError {
 /// Returns the fault and the cure if there are no tables.
 pub(super) fn no_schema() -> &'static str {
     "the database has no schema hostler_queue: `hostler provision` creates it, and so does provision = \"auto\""
+}
+
+/// Returns the fault and the cure if there is no table of schedules.
+pub(super) fn no_schedules() -> &'static str {
+    "the database has no table hostler_queue.schedule: `hostler provision` brings the schema up to date, and so does \
+     provision = \"auto\""
 }
 
 /// Returns the error for a queue that does not exist.

@@ -12,6 +12,7 @@ mod provision;
 mod queue;
 mod rights;
 mod rows;
+mod schedules;
 mod schema;
 mod send;
 mod service;

@@ -1,8 +1,9 @@
-//! Compares the rights of the user with those that a consumer needs.
+//! Compares the rights of the user with those that consumers and schedules need.
 
 use hostler_postgres::{Client, DatabaseError, Type};
 use hostler_queue::Finding;
 
+use super::faults::SCHEDULES;
 use super::schema::{PERMISSIONS, SCHEMA};
 
 /// Rights that `provision = "auto"` needs besides those of [`PERMISSIONS`].
@@ -11,9 +12,36 @@ GRANT INSERT ON hostler_queue.queue TO USER;
 GRANT INSERT, UPDATE ON hostler_queue.subscription TO USER;
 ";
 
-/// Returns the finding if the user lacks rights. `creates`: the start of a consumer creates what is missing.
+/// Returns the finding if the user lacks rights that a consumer needs. `creates`: the start of a consumer creates what is missing.
 pub(super) async fn inspect(client: &Client, creates: bool) -> Result<Option<Finding>, DatabaseError> {
-    let needed = granted(PERMISSIONS).chain(granted(if creates { CREATING } else { "" }));
+    let needed = of_consumers().chain(granted(if creates { CREATING } else { "" }));
+    let lacking = lacking(client, needed).await?;
+    let lacking = lacking.iter().map(|(right, object)| format!("{right} on {object}"));
+    Ok(finding(&lacking.collect::<Vec<_>>(), creates))
+}
+
+/// Returns the statement that grants the rights that the user lacks for schedules. `None`: the user has them.
+pub(super) async fn missing_for_schedules(client: &Client) -> Result<Option<String>, DatabaseError> {
+    let lacking = lacking(client, granted(PERMISSIONS).filter(|(_, object)| *object == SCHEDULES)).await?;
+    if lacking.is_empty() {
+        return Ok(None);
+    }
+    let rows = client.query("SELECT quote_ident(current_user)", &[]).await?;
+    let user: String = rows.first().map(|row| row.get(0)).unwrap_or_default();
+    let rights: Vec<_> = lacking.into_iter().map(|(right, _)| right).collect();
+    Ok(Some(format!("GRANT {} ON {SCHEDULES} TO {user}", rights.join(", "))))
+}
+
+/// Returns the rights that a consumer needs, each with its object. An installation without schedules need not grant theirs.
+fn of_consumers() -> impl Iterator<Item = (&'static str, &'static str)> {
+    granted(PERMISSIONS).filter(|(_, object)| *object != SCHEDULES)
+}
+
+/// Returns the rights that the user lacks, each with its object.
+async fn lacking(
+    client: &Client,
+    needed: impl Iterator<Item = (&'static str, &'static str)>,
+) -> Result<Vec<(String, String)>, DatabaseError> {
     let (rights, objects): (Vec<&str>, Vec<&str>) = needed.unzip();
     // UPDATE of a sequence includes its USAGE. Objects that are missing are not a matter of rights.
     let sql = "SELECT n.privilege, n.object FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS n (privilege, object, place)
@@ -25,8 +53,7 @@ pub(super) async fn inspect(client: &Client, creates: bool) -> Result<Option<Fin
                ORDER BY n.place";
     let rows =
         client.query(sql, &[(&rights, Type::TEXT_ARRAY), (&objects, Type::TEXT_ARRAY), (&SCHEMA, Type::TEXT)]).await?;
-    let lacking = rows.iter().map(|row| format!("{} on {}", row.get::<_, &str>(0), row.get::<_, &str>(1)));
-    Ok(finding(&lacking.collect::<Vec<_>>(), creates))
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
 fn finding(lacking: &[String], creates: bool) -> Option<Finding> {
@@ -69,7 +96,14 @@ mod tests {
         {
             assert!(all.contains(&one), "{one:?}");
         }
-        assert_eq!(all.len(), 1 + 3 + 2 + 12 + 1);
+        assert_eq!(all.len(), 1 + 3 + 2 + 12 + 1 + 3);
+    }
+
+    #[test]
+    fn consumers_need_no_rights_on_schedules() {
+        let all: Vec<_> = granted(PERMISSIONS).filter(|(_, object)| *object == SCHEDULES).collect();
+        assert_eq!(all, [("SELECT", SCHEDULES), ("INSERT", SCHEDULES), ("UPDATE", SCHEDULES)]);
+        assert_eq!(of_consumers().count(), granted(PERMISSIONS).count() - all.len());
     }
 
     #[test]

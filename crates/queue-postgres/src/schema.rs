@@ -8,19 +8,25 @@ use super::faults::to_queue_error;
 /// Name of the schema.
 pub(super) const SCHEMA: &str = "hostler_queue";
 
-/// Statements that let a user send and receive if the queues exist (`provision = "check"`), for `USER`. To provision, a user needs the
-/// right to create in the database, or to own the schema.
+/// Statements that let a user send and receive, and keep schedules, if the queues exist (`provision = "check"`), for `USER`. To
+/// provision, a user needs the right to create in the database, or to own the schema.
 pub const PERMISSIONS: &str = "\
 GRANT USAGE ON SCHEMA hostler_queue TO USER;
 GRANT SELECT ON hostler_queue.migration, hostler_queue.subscription, hostler_queue.exchange TO USER;
 GRANT SELECT, UPDATE ON hostler_queue.queue TO USER;
 GRANT SELECT, INSERT, UPDATE, DELETE ON hostler_queue.content, hostler_queue.entry, hostler_queue.dedupe TO USER;
 GRANT USAGE ON SEQUENCE hostler_queue.seq TO USER;
+GRANT SELECT, INSERT, UPDATE ON hostler_queue.schedule TO USER;
 ";
 
+/// Statement that creates the table of schedules.
+pub(super) const SCHEDULES_TABLE: &str = include_str!("schema/2.sql");
+
 /// All versions.
-const MIGRATIONS: [Migration; 1] =
-    [Migration { version: 1, name: "queues", compatible_from: 1, sql: include_str!("schema/1.sql") }];
+const MIGRATIONS: [Migration; 2] = [
+    Migration { version: 1, name: "queues", compatible_from: 1, sql: include_str!("schema/1.sql") },
+    Migration { version: 2, name: "schedules", compatible_from: 1, sql: SCHEDULES_TABLE },
+];
 
 /// Latest version that this hostler knows.
 const LATEST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
@@ -30,7 +36,7 @@ const LATEST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 pub(super) enum State {
     /// There is no schema.
     Missing,
-    /// A newer hostler can still bring it to the latest version.
+    /// It lacks the table of schedules. Queues work.
     Older,
     /// It has what this hostler needs.
     Current,
@@ -38,15 +44,46 @@ pub(super) enum State {
 
 /// Creates the schema, or brings it to the latest version.
 pub(super) async fn create(database: &Database) -> Result<(), QueueError> {
-    migrate(database, SCHEMA, &MIGRATIONS).await.map(drop).map_err(|error| match error {
+    migrate(database, SCHEMA, &MIGRATIONS).await.map(drop).map_err(fault_of)
+}
+
+/// Creates the schema, or brings it to the latest version if the user may do so. Otherwise an older version is left as it is,
+/// because queues work with it.
+pub(super) async fn create_or_keep(database: &Database) -> Result<(), QueueError> {
+    let Err(error) = migrate(database, SCHEMA, &MIGRATIONS).await else { return Ok(()) };
+    if is_denied(&error) && state(database).await? == State::Older {
+        tracing::info!(
+            "the schema {SCHEMA} is not at the latest version, and this user may not update it: for schedules, let its owner run \
+             `hostler provision`"
+        );
+        return Ok(());
+    }
+    Err(fault_of(error))
+}
+
+/// Returns `true` if the user lacks a right.
+fn is_denied(error: &MigrateError) -> bool {
+    let (MigrateError::Failed { error, .. } | MigrateError::Database(error)) = error else { return false };
+    matches!(error, DatabaseError::Denied { .. })
+}
+
+/// Returns the error of a migration.
+fn fault_of(error: MigrateError) -> QueueError {
+    match error {
         MigrateError::Newer { .. } => QueueError::Refused(error.to_string()),
-        MigrateError::Failed { error: ref cause, .. } if cause.is_retryable() => QueueError::Unavailable(error.to_string()),
+        MigrateError::Failed { error: DatabaseError::Denied { ref message, .. }, .. } => QueueError::Refused(format!(
+            "the schema {SCHEMA} cannot be brought up to date: {message}; grant CREATE on the schema, or let its owner run \
+             `hostler provision`"
+        )),
+        MigrateError::Failed { error: ref cause, .. } if cause.is_retryable() => {
+            QueueError::Unavailable(error.to_string())
+        }
         MigrateError::Failed { .. } => QueueError::Refused(error.to_string()),
         MigrateError::Database(DatabaseError::Denied { message, .. }) => QueueError::Refused(format!(
             "the schema {SCHEMA} cannot be created: {message}; grant CREATE on the database, or let its owner run `hostler provision`"
         )),
         MigrateError::Database(error) => to_queue_error(&error),
-    })
+    }
 }
 
 /// Returns the state of the schema.
@@ -60,5 +97,18 @@ pub(super) async fn state(database: &Database) -> Result<State, QueueError> {
             let newer = MigrateError::Newer { schema: SCHEMA.to_owned(), found: found.version, known: LATEST };
             Err(QueueError::Refused(newer.to_string()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hostler_types::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn the_limits_of_times_are_those_of_a_timestamp() {
+        let last = Timestamp::from_micros(u64::MAX).micros().to_string();
+        assert_eq!(MIGRATIONS[1].sql.matches(&format!("BETWEEN 0 AND {last})")).count(), 3);
     }
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use hostler_postgres::{DatabaseError, Transaction, Type};
 use hostler_queue::{DEFAULT_GROUP, QueueError, Sent};
 use hostler_types::channel::{Channel, Filter};
-use hostler_types::message::Outgoing;
+use hostler_types::message::{Invalid, Outgoing};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::faults::no_queue;
+use super::options::MAX_MESSAGE;
 use super::rows::{millis, write_attributes};
 use super::service::Service;
 use super::topology::{self, Target, find, subscribed};
@@ -51,15 +52,53 @@ impl Copy<'_> {
 pub(super) async fn send(service: &Service, channel: &Channel, batch: &[Outgoing]) -> Result<Vec<Sent>, QueueError> {
     let mut client = service.run(service.database.client()).await?;
     let tx = service.run(client.transaction()).await?;
-    let Some(route) = service.run(route(service, &tx, channel)).await? else {
+    let written = send_in(service, &tx, channel, batch).await?;
+    service.run(tx.commit()).await?;
+    Ok(written.committed(service))
+}
+
+/// Messages that a transaction has written, and that nobody can receive before its commit.
+pub(super) struct Written {
+    sent: Vec<Sent>,
+    /// Names of the queues.
+    queues: Vec<String>,
+}
+
+impl Written {
+    /// Wakes the receives of this process. Called after the commit.
+    pub(super) fn committed(self, service: &Service) -> Vec<Sent> {
+        for queue in &self.queues {
+            service.wakes.ring(queue);
+        }
+        self.sent
+    }
+}
+
+/// Writes messages to a channel as a part of a transaction. If this fails, the transaction can only be rolled back.
+pub(super) async fn send_in(
+    service: &Service,
+    tx: &Transaction<'_>,
+    channel: &Channel,
+    batch: &[Outgoing],
+) -> Result<Written, QueueError> {
+    let Some(route) = service.run(route(service, tx, channel)).await? else {
         return Err(no_queue(&service.full(channel.exchange().unwrap_or(channel.queue()))));
     };
-    let sent = service.run(write(service, &tx, &route, batch)).await?;
-    service.run(tx.commit()).await?;
-    for (target, _) in &route.targets {
-        service.wakes.ring(&target.name);
+    let sent = service.run(write(service, tx, &route, batch)).await?;
+    Ok(Written { sent, queues: route.targets.into_iter().map(|(target, _)| target.name).collect() })
+}
+
+/// Checks a message. PostgreSQL stores no NUL characters in text.
+pub(super) fn check(message: &Outgoing) -> Result<(), Invalid> {
+    message.validate(MAX_MESSAGE)?;
+    let texts =
+        [("group", &message.group), ("routing key", &message.routing_key), ("deduplication key", &message.dedupe)];
+    match texts.iter().find(|(_, text)| text.as_ref().is_some_and(|text| text.contains('\0'))) {
+        Some((name, _)) => {
+            Err(Invalid::Unsupported(format!("the {name} has a NUL character, which PostgreSQL cannot store")))
+        }
+        None => Ok(()),
     }
-    Ok(sent)
 }
 
 async fn write(
@@ -260,4 +299,27 @@ async fn route(service: &Service, tx: &Transaction<'_>, channel: &Channel) -> Re
 /// Returns the tags of a queue that a sender makes.
 fn managed() -> String {
     format!("{{\"{}\": \"true\"}}", hostler_queue::tag::MANAGED)
+}
+
+#[cfg(test)]
+mod tests {
+    use hostler_postgres::Database;
+
+    use super::*;
+    use crate::Options;
+
+    #[tokio::test]
+    async fn a_commit_wakes_the_receives_of_its_queues() {
+        let options = Options::default();
+        let settings =
+            hostler_postgres::Options { application: "test", connections: 1, deadline: Duration::from_secs(1) };
+        let service = Service::new(Database::new(&options.url, settings).unwrap(), options);
+        let bell = service.wakes.bell("jobs");
+        let mut waiting = std::pin::pin!(bell.notified());
+        waiting.as_mut().enable();
+        let sent = vec![Sent { id: "1".to_owned(), queues: Some(1) }];
+        let written = Written { sent: sent.clone(), queues: vec!["other".to_owned(), "jobs".to_owned()] };
+        assert_eq!(written.committed(&service), sent);
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap();
+    }
 }
