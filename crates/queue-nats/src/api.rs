@@ -22,6 +22,10 @@ const NOT_ENABLED: [u64; 2] = [10076, 10039];
 const WRONG_STREAM: u64 = 10060;
 const TOO_LARGE: u64 = 10054;
 const OVERLAP: u64 = 10065;
+/// The second comes from clusters, where the other message may not be stored yet.
+const WRONG_LAST_SEQUENCE: [u64; 2] = [10071, 10164];
+/// Another message with the same id is about to be stored.
+const ID_IN_PROCESS: u64 = 10158;
 /// Errors of a cluster that is about to choose its leaders, or short of servers.
 const PASSING: [u64; 4] = [10008, 10009, 10004, 10074];
 
@@ -58,8 +62,10 @@ pub(crate) struct PubAck {
 pub(crate) enum PublishError {
     /// No stream has the subject, or another one than expected.
     Missing,
-    /// The stream exists, but nobody takes messages for it at present.
+    /// The stream exists, but does not take the message at present.
     Unattended(String),
+    /// The subject has another last message than the sender expects.
+    Conflict(String),
     /// The message is larger than the server takes.
     TooLarge(String),
     Other(QueueError),
@@ -239,15 +245,7 @@ async fn publish_once(patience: Duration, line: &Line, parcel: Parcel) -> Result
     })?;
     let answer: Value = serde_json::from_slice(&answer.payload).unwrap_or_default();
     if let Some(error) = answer.get("error") {
-        return Err(match error["err_code"].as_u64() {
-            Some(WRONG_STREAM | STREAM_NOT_FOUND) => PublishError::Missing,
-            Some(TOO_LARGE) => PublishError::TooLarge(error["description"].as_str().unwrap_or_default().to_owned()),
-            _ => PublishError::Other(match api_error(&what(), error) {
-                // The stream is full, for example. Space may come back.
-                ApiError::Other(QueueError::Refused(text)) => QueueError::Unavailable(text),
-                error => error.or(|| QueueError::Unavailable(what())),
-            }),
-        });
+        return Err(publish_error(&what(), error));
     }
     match answer["seq"].as_u64() {
         Some(sequence) => Ok(PubAck { sequence, duplicate: answer["duplicate"] == true }),
@@ -255,6 +253,21 @@ async fn publish_once(patience: Duration, line: &Line, parcel: Parcel) -> Result
             "cannot {}: something other than JetStream answered",
             what()
         )))),
+    }
+}
+
+fn publish_error(what: &str, error: &Value) -> PublishError {
+    let text = || error["description"].as_str().unwrap_or_default().to_owned();
+    match error["err_code"].as_u64() {
+        Some(WRONG_STREAM | STREAM_NOT_FOUND) => PublishError::Missing,
+        Some(TOO_LARGE) => PublishError::TooLarge(text()),
+        Some(ID_IN_PROCESS) => PublishError::Unattended(format!("cannot {what}: {}", text())),
+        Some(number) if WRONG_LAST_SEQUENCE.contains(&number) => PublishError::Conflict(text()),
+        _ => PublishError::Other(match api_error(what, error) {
+            // The stream is full, for example. Space may come back.
+            ApiError::Other(QueueError::Refused(text)) => QueueError::Unavailable(text),
+            error => error.or(|| QueueError::Unavailable(what.to_owned())),
+        }),
     }
 }
 
@@ -288,6 +301,20 @@ mod tests {
         assert!(matches!(error(10008, 503), ApiError::Other(QueueError::Unavailable(_))));
         assert!(matches!(error(10039, 503), ApiError::Other(QueueError::Refused(text)) if text.contains("-js")));
         assert!(matches!(error(10052, 400), ApiError::Other(QueueError::Refused(text)) if text.contains("no luck")));
+    }
+
+    #[test]
+    fn refusals_of_messages_are_told_apart_by_what_the_sender_does_next() {
+        let error =
+            |number: u64| publish_error("store", &json!({ "code": 400, "err_code": number, "description": "no luck" }));
+        assert_eq!((error(10060), error(10054)), (PublishError::Missing, PublishError::TooLarge("no luck".to_owned())));
+        for number in [10071, 10164] {
+            assert_eq!(error(number), PublishError::Conflict("no luck".to_owned()), "{number}");
+        }
+        // Only a cluster refuses a message because it is about to store its duplicate.
+        assert_eq!(error(10158), PublishError::Unattended("cannot store: no luck".to_owned()));
+        let full = "cannot store: no luck (NATS error 10077)".to_owned();
+        assert_eq!(error(10077), PublishError::Other(QueueError::Unavailable(full)));
     }
 
     #[test]

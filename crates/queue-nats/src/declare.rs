@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hostler_queue::{ChannelSpec, QueueError};
+use hostler_queue::{Change, ChannelSpec, QueueError};
 use serde_json::{Value, json};
 
 use super::api::{self, ApiError};
@@ -110,6 +110,13 @@ impl Declarer {
         Resource { wanted: self.common.notes(&self.names), stream, consumer: None, title, strict: &[] }
     }
 
+    /// Returns the stream with the states of schedules. A state that expired would make its schedule begin anew.
+    pub(crate) fn schedules(&self) -> Resource {
+        let stream = self.names.schedules();
+        let (wanted, title) = (self.common.schedules(&self.names), format!("stream {stream}"));
+        Resource { wanted, stream, consumer: None, title, strict: &["max_age"] }
+    }
+
     /// Returns the configuration as the server tells it. `None`: there is none.
     pub(crate) async fn found(&self, resource: &Resource) -> Result<Option<Value>, QueueError> {
         let found = match &resource.consumer {
@@ -151,20 +158,38 @@ impl Declarer {
         timers: Timers,
     ) -> Result<Vec<(Resource, Drift)>, QueueError> {
         let mut left = Vec::new();
-        for mut resource in self.resources(spec) {
-            let drift = match self.found(&resource).await? {
-                None => self.create(&resource).await?,
-                Some(found) => {
-                    if timers == Timers::Raise {
-                        topology::keep_longer_timer(&mut resource.wanted, &found);
-                    }
-                    if resource.drift(&found).is_empty() { Vec::new() } else { self.update(&resource, found).await? }
-                }
-            };
-            refuse_fatal(&resource, &drift)?;
-            left.extend(drift.into_iter().map(|drift| (resource.clone(), drift)));
+        for resource in self.resources(spec) {
+            left.extend(self.establish_one(resource, timers).await?);
         }
         Ok(left)
+    }
+
+    /// Creates a stream or consumer, or changes it, as [`Self::establish`] does.
+    pub(crate) async fn establish_one(
+        &self,
+        mut resource: Resource,
+        timers: Timers,
+    ) -> Result<Vec<(Resource, Drift)>, QueueError> {
+        let drift = match self.found(&resource).await? {
+            None => self.create(&resource).await?,
+            Some(found) => {
+                if timers == Timers::Raise {
+                    topology::keep_longer_timer(&mut resource.wanted, &found);
+                }
+                if resource.drift(&found).is_empty() { Vec::new() } else { self.update(&resource, found).await? }
+            }
+        };
+        refuse_fatal(&resource, &drift)?;
+        Ok(drift.into_iter().map(|drift| (resource.clone(), drift)).collect())
+    }
+
+    /// Returns the changes by which the server would have a stream or consumer as hostler configures it.
+    pub(crate) async fn changes(&self, resource: &Resource) -> Result<Vec<Change>, QueueError> {
+        let change = |Drift { text, .. }| Change::update(resource.title.clone(), text);
+        Ok(match self.found(resource).await? {
+            None => vec![Change::create(resource.title.clone())],
+            Some(found) => resource.drift(&found).into_iter().map(change).collect(),
+        })
     }
 
     /// Creates the streams of a queue or exchange, and the consumers of a queue, where they are missing. Changes nothing else.

@@ -287,7 +287,7 @@ impl Feed {
             Err(PublishError::TooLarge(why)) => {
                 (format!("{why}: raise max_payload of NATS, or the queue's max_msg_size"), UNFIT)
             }
-            Err(PublishError::Unattended(why)) => (why, REST),
+            Err(PublishError::Unattended(why) | PublishError::Conflict(why)) => (why, REST),
             Err(PublishError::Other(error)) => (error.to_string(), REST),
         };
         let (exchange, queue, message_id) = (&self.exchange, &self.queue, &mail.message.id);

@@ -29,6 +29,7 @@
 //! | `look` | counts, names and stored messages | through `api` |
 //! | `rights` | permissions that receiving needs | server |
 //! | `provision` | plans, findings | through `declare` |
+//! | `schedules` | states of schedules, and the messages that they make due | through `api` |
 
 mod acks;
 mod address;
@@ -52,6 +53,7 @@ mod raw;
 pub mod replies;
 mod requests;
 mod rights;
+mod schedules;
 mod screening;
 mod send;
 mod source;
@@ -66,19 +68,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler_queue::{
-    Admin, Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Link, Origin, Queue, QueueError, Request, Requested, SendError,
-    Sent, no_queue,
+    Admin, Broker, ChannelSpec, DEDUPE_WINDOW, Depth, Link, Origin, Queue, QueueError, Request, Requested, Schedules,
+    SendError, Sent, no_queue,
 };
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::message::{Message, Outgoing};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use declare::{Declarer, Timers, missing};
+use declare::{Declarer, Resource, Timers, missing};
 use line::Line;
 use names::{CONSUMER, Names};
 use notes::Notes;
 use queue::{NatsQueue, Shared};
+use schedules::Precautions;
 use send::Targets;
 use source::Source;
 use subjects::SubjectQueue;
@@ -176,6 +179,7 @@ struct Service {
     declarer: Declarer,
     notes: Notes,
     targets: Targets,
+    precautions: Precautions,
     /// Opened queues, to count the messages that wait here.
     opened: Mutex<Vec<Weak<Shared>>>,
 }
@@ -211,7 +215,7 @@ impl Service {
     /// Makes sure that what a channel consists of exists, in a form that its consumer can work with.
     async fn open_existing(&self, spec: &ChannelSpec) -> Result<(), QueueError> {
         for resource in self.declarer.resources(spec) {
-            let Some(found) = self.declarer.found(&resource).await? else {
+            if !self.is_usable(&resource).await? {
                 if resource.stream == self.names.notes() {
                     tracing::warn!(
                         stream = resource.stream,
@@ -220,14 +224,23 @@ impl Service {
                     continue;
                 }
                 return Err(missing(&resource.title));
-            };
-            let findings = topology::findings(&resource.title, &resource.drift(&found));
-            if let Some(fatal) = findings.iter().find(|finding| finding.fatal) {
-                return Err(QueueError::Refused(fatal.to_string()));
             }
-            findings.iter().for_each(|finding| tracing::debug!("{finding}"));
         }
         Ok(())
+    }
+
+    /// Returns `false` if a stream or consumer is missing.
+    ///
+    /// # Errors
+    /// It differs so that hostler cannot work with it.
+    async fn is_usable(&self, resource: &Resource) -> Result<bool, QueueError> {
+        let Some(found) = self.declarer.found(resource).await? else { return Ok(false) };
+        let findings = topology::findings(&resource.title, &resource.drift(&found));
+        if let Some(fatal) = findings.iter().find(|finding| finding.fatal) {
+            return Err(QueueError::Refused(fatal.to_string()));
+        }
+        findings.iter().for_each(|finding| tracing::debug!("{finding}"));
+        Ok(true)
     }
 
     /// Returns the time after which the server delivers a message of a queue again.
@@ -259,6 +272,7 @@ impl NatsBroker {
             declarer: Declarer::new(Arc::clone(&line), names.clone(), common),
             notes: Notes::new(Arc::clone(&line), names.clone()),
             targets: Targets::default(),
+            precautions: Precautions::default(),
             opened: Mutex::default(),
             options,
             names,
@@ -310,6 +324,10 @@ impl Broker for NatsBroker {
 
     async fn request(&self, request: Request) -> Result<Requested, SendError> {
         requests::request(&self.0.line, request).await
+    }
+
+    fn schedules(&self) -> Result<&dyn Schedules, QueueError> {
+        Ok(self)
     }
 
     fn origin(&self, channel: &Channel) -> Origin {

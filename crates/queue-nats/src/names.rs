@@ -15,10 +15,13 @@ const GROUP: &str = "~group";
 /// Name of the stream that counts deliveries which are no attempts, after the prefix.
 const NOTES: &str = "hostler~notes";
 
+/// Name of the stream with the states of schedules, after the prefix.
+const SCHEDULES: &str = "hostler~schedules";
+
 /// Token that stands for a missing routing key.
 const NO_KEY: &str = "=none";
 
-/// Longest token for a group. A longer group has the token of its hash.
+/// Longest token for a group or the name of a schedule. A longer text has the token of its hash.
 const MAX_TOKEN: usize = 128;
 
 /// Names of one installation: each begins with the prefix of the config.
@@ -62,7 +65,7 @@ impl Names {
     pub(crate) fn subject(&self, queue: &str, group: Option<&str>) -> String {
         match group {
             None | Some(DEFAULT_GROUP) => self.queue(queue),
-            Some(group) => format!("{}{queue}{GROUP}.{}", self.prefix, group_token(group)),
+            Some(group) => format!("{}{queue}{GROUP}.{}", self.prefix, token(group)),
         }
     }
 
@@ -108,15 +111,30 @@ impl Names {
     pub(crate) fn note(&self, stream: &str, sequence: u64) -> String {
         format!("{}.{stream}.{sequence}", self.notes())
     }
+
+    /// Returns the name of the stream with the states of schedules.
+    pub(crate) fn schedules(&self) -> String {
+        format!("{}{SCHEDULES}", self.prefix)
+    }
+
+    /// Returns the subjects of all states of schedules.
+    pub(crate) fn schedule_subjects(&self) -> String {
+        format!("{}.>", self.schedules())
+    }
+
+    /// Returns the subject of a schedule's state.
+    pub(crate) fn schedule(&self, name: &str) -> String {
+        format!("{}.{}", self.schedules(), token(name))
+    }
 }
 
-/// Returns the token of a group.
-fn group_token(group: &str) -> String {
-    let token = encoded(group, |byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+/// Returns the token of a group, or of the name of a schedule.
+fn token(text: &str) -> String {
+    let token = encoded(text, |byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if token.is_empty() {
         return "=".to_owned();
     }
-    if token.len() <= MAX_TOKEN { token } else { format!("=hash{:016x}", fnv(group.as_bytes())) }
+    if token.len() <= MAX_TOKEN { token } else { format!("=hash{:016x}", fnv(text.as_bytes())) }
 }
 
 /// Returns the tokens of a routing key: its parts between dots.
@@ -177,7 +195,8 @@ mod tests {
         let names = Names::new("prod-");
         assert_eq!(names.queue_of(&names.queue("orders")), "orders".parse().ok());
         assert_eq!(names.exchange_of(&names.exchange("shop")).as_deref(), Some("shop"));
-        for other in [names.exchange("shop"), names.notes(), "orders".to_owned(), "KV_x".to_owned()] {
+        for other in [names.exchange("shop"), names.notes(), names.schedules(), "orders".to_owned(), "KV_x".to_owned()]
+        {
             assert_eq!(names.queue_of(&other), None, "{other}");
         }
         assert_eq!(names.exchange_of(&names.queue("shop")), None);
@@ -196,6 +215,16 @@ mod tests {
         }
         assert_eq!((names.group_of("jobs"), names.group_of(&subject(&"x".repeat(201)))), (None, None));
         let long = [subject(&"x".repeat(200)), subject(&"x".repeat(201))];
+        assert!(long[0] != long[1] && long[0].len() < 200, "{long:?}");
+    }
+
+    #[test]
+    fn every_schedule_has_a_subject_of_its_own() {
+        let names = Names::new("p-");
+        let subjects = ["nightly", "a.b", "a b", "*", ">", "", "é"].map(|name| names.schedule(name));
+        let tokens = ["nightly", "a=2Eb", "a=20b", "=2A", "=3E", "=", "=C3=A9"];
+        assert_eq!(subjects, tokens.map(|token| format!("p-hostler~schedules.{token}")));
+        let long = ["x".repeat(5_000), "x".repeat(5_001)].map(|name| names.schedule(&name));
         assert!(long[0] != long[1] && long[0].len() < 200, "{long:?}");
     }
 

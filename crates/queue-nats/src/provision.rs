@@ -74,6 +74,17 @@ impl NatsBroker {
     }
 }
 
+/// Returns a planned change as it was made. `left`: what still differs.
+pub(crate) fn made(planned: Change, left: &[(Resource, Drift)]) -> Change {
+    let differs =
+        left.iter().any(|(resource, drift)| resource.title == planned.resource && drift.text == planned.detail);
+    if !differs {
+        return planned;
+    }
+    let reason = format!("{}: the server does not change this", planned.detail);
+    Change::leave(planned.resource, reason)
+}
+
 /// Returns the ways in which a stream loses messages.
 fn losses(title: &str, found: &Value) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -122,15 +133,7 @@ impl Provisioner for NatsBroker {
         let mut changes = Vec::<Change>::new();
         for spec in wanted {
             for resource in declarer.resources(spec) {
-                let change = match declarer.found(&resource).await? {
-                    None => vec![Change::create(resource.title.clone())],
-                    Some(found) => resource
-                        .drift(&found)
-                        .into_iter()
-                        .map(|Drift { text, .. }| Change::update(resource.title.clone(), text))
-                        .collect(),
-                };
-                changes.extend(change);
+                changes.extend(declarer.changes(&resource).await?);
             }
         }
         let mut seen = Vec::new();
@@ -153,15 +156,7 @@ impl Provisioner for NatsBroker {
             left.extend(self.0.declarer.establish(spec, Timers::Set).await?);
         }
         for change in changes {
-            let still =
-                left.iter().find(|(resource, drift)| resource.title == change.resource && drift.text == change.detail);
-            match still {
-                Some((resource, drift)) => {
-                    let reason = format!("{}: the server does not change this", drift.text);
-                    done(&Change::leave(resource.title.clone(), reason));
-                }
-                None => done(&change),
-            }
+            done(&made(change, &left));
         }
         Ok(())
     }

@@ -251,7 +251,9 @@ impl Screening {
             Err(PublishError::TooLarge(error) | PublishError::Other(QueueError::Refused(error))) => {
                 Err(Kept::Here(error))
             }
-            Err(PublishError::Unattended(why)) => Err(Kept::Passing(QueueError::Unavailable(why))),
+            Err(PublishError::Unattended(why) | PublishError::Conflict(why)) => {
+                Err(Kept::Passing(QueueError::Unavailable(why)))
+            }
             Err(PublishError::Other(error)) => Err(Kept::Passing(error)),
         }
     }

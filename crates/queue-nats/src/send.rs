@@ -20,7 +20,7 @@ use super::headers::{ID, NATS_ID};
 use super::line::PATIENCE;
 use super::raw;
 
-/// Delays before a message is tried again whose stream has no leader.
+/// Delays before a message is tried again that its stream does not take, for example because it has no leader.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
 /// Maximum time to wait for a leader.
@@ -65,6 +65,16 @@ struct Pending {
     id: String,
     parcel: Parcel,
     group: Option<String>,
+}
+
+/// Checks messages, sends none of them, and returns the name of the stream that would store them.
+pub(crate) async fn check(service: &Service, channel: &Channel, batch: &[Outgoing]) -> Result<String, SendError> {
+    let target = target(service, channel).await?;
+    let most = service.line.max_payload();
+    for message in batch {
+        envelope::check(&service.names, target.place(), message, most)?;
+    }
+    Ok(target.place().stream(&service.names))
 }
 
 /// Sends messages to a channel. Returns the results in the order of the messages.
@@ -223,7 +233,7 @@ async fn sent(
             let max = service.line.max_payload();
             Err(Invalid::TooLarge { size: max + 1, max }.into())
         }
-        Err(PublishError::Unattended(why)) => Err(QueueError::Unavailable(why).into()),
+        Err(PublishError::Unattended(why) | PublishError::Conflict(why)) => Err(QueueError::Unavailable(why).into()),
         Err(PublishError::Other(error)) => Err(error.into()),
     }
 }

@@ -71,6 +71,15 @@ impl Common {
         stream["discard"] = json!("old");
         stream
     }
+
+    /// Returns the stream with the states of schedules.
+    pub(crate) fn schedules(self, names: &Names) -> Value {
+        let subjects = [names.schedule_subjects()];
+        let mut stream = self.stream(&names.schedules(), "States of schedules of hostler", &subjects, "limits");
+        stream["max_msgs_per_subject"] = json!(1);
+        stream["discard"] = json!("old");
+        stream
+    }
 }
 
 /// Returns the consumer that all receivers of a queue share.

@@ -136,7 +136,9 @@ impl Shared {
             PublishError::Missing => LeaseError::Refused(missing(&format!("queue `{stream}`")).to_string()),
             PublishError::TooLarge(why) => LeaseError::Unfit(why),
             PublishError::Other(QueueError::Refused(why)) => LeaseError::Refused(why),
-            PublishError::Other(QueueError::Unavailable(why)) | PublishError::Unattended(why) => LeaseError::Retry(why),
+            PublishError::Other(QueueError::Unavailable(why))
+            | PublishError::Unattended(why)
+            | PublishError::Conflict(why) => LeaseError::Retry(why),
         })?;
         self.remove(handed, end).await
     }
