@@ -63,6 +63,7 @@ mod provision;
 mod queue;
 mod redrive;
 mod resolve;
+mod schedules;
 #[cfg(test)]
 mod scripted;
 mod send;
@@ -87,7 +88,7 @@ use tokio_util::sync::CancellationToken;
 use clients::Clients;
 use hostler_queue::{
     Admin, Body, Broker, Change, ChannelSpec, Depth, Disposal, Finding, Inventory, Listing, ManagedQueue, ManagedTopic,
-    Origin, Provisioner, Queue, QueueError, QueueUse, Redriven, Removal, SendError, Sent, StoredBodies,
+    Origin, Provisioner, Queue, QueueError, QueueUse, Redriven, Removal, Schedules, SendError, Sent, StoredBodies,
 };
 use hostler_types::BoxFuture;
 use hostler_types::channel::Channel;
@@ -96,6 +97,7 @@ use names::Names;
 use place::{Place, Target};
 use queue::SqsQueue;
 use resolve::Resolver;
+use schedules::OwnStates;
 
 /// Maximum size of a message in bytes, body and attributes together (AWS limit: 1 MiB). A queue may have a lower limit.
 pub const MAX_MESSAGE: usize = 1024 * 1024;
@@ -156,6 +158,7 @@ struct Service {
     clients: Clients,
     resolver: Resolver,
     runtime: Handle,
+    schedules: OwnStates,
     /// Ensures that only one warning is logged if SQS refuses to count dead letters.
     uncounted: Once,
 }
@@ -171,8 +174,8 @@ impl SqsBroker {
             let clients = Clients::new(&options).await?;
             let names = Names::new(&options.prefix);
             let resolver = Resolver::default();
-            let (runtime, uncounted) = (Handle::current(), Once::new());
-            Ok(Self(Arc::new(Service { options, names, clients, resolver, runtime, uncounted })))
+            let (runtime, schedules, uncounted) = (Handle::current(), OwnStates::default(), Once::new());
+            Ok(Self(Arc::new(Service { options, names, clients, resolver, runtime, schedules, uncounted })))
         })
     }
 
@@ -219,6 +222,10 @@ impl Broker for SqsBroker {
         };
         let sent = sent.unwrap_or_else(|error| vec![Err(error.into()); count]);
         sent.into_iter().map(|sent| sent.map_err(located)).collect()
+    }
+
+    fn schedules(&self) -> Result<&dyn Schedules, QueueError> {
+        Ok(self)
     }
 
     fn origin(&self, channel: &Channel) -> Origin {
