@@ -138,6 +138,7 @@ fn every_key_reaches_its_field() {
         // The names below `allow.env` are the user's.
         let path = key
             .replace("consumers.NAME.", "consumers.a.")
+            .replace("schedules.NAME.", "schedules.a.")
             .replace("applets.NAME.", "applets.a.")
             .replace(".NAME", "")
             .replace('.', "/");

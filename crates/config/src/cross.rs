@@ -1,6 +1,7 @@
 //! Checks values against each other: reports values that are valid alone but not together.
 
 mod batches;
+mod schedules;
 mod sources;
 
 use std::collections::BTreeMap;
@@ -51,6 +52,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
             problems.extend([in_flight(&at), queue_name(&at, &settings.root()), waits(&at)].into_iter().flatten());
         }
     }
+    problems.extend(schedules::check(settings));
     problems.extend(health_file(&settings.root(), source));
     problems.extend(rabbitmq_url(&settings.root()));
     problems.extend(nats(&settings.root()));

@@ -8,7 +8,8 @@ use figment::{Metadata, Profile, Provider};
 
 use super::error::{Place, Problem};
 use super::keys::{self, Key, Node};
-use super::suggest::{dotted, flattened, folded, known, meant, variable};
+use super::likeness::folded;
+use super::suggest::{dotted, flattened, known, meant, variable};
 
 /// Variable that names the configuration file. Sets no key.
 pub(super) const FILE_VARIABLE: &str = "HOSTLER_CONFIG";

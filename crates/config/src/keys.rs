@@ -10,12 +10,14 @@ mod postgres;
 mod queue;
 mod rabbitmq;
 mod retry;
+mod schedules;
 mod telemetry;
 
 use std::time::Duration;
 
 use super::kind::Kind;
 pub(super) use lookup::{Node, child, joined, names};
+pub(super) use schedules::MAX_MESSAGE;
 
 /// A key. A `*` in its path matches any name that the user chooses.
 pub(super) struct Key {
@@ -45,10 +47,13 @@ pub(super) enum DefaultValue {
 pub(super) const HEALTH_FILE_DEFAULT: &str = "/tmp/hostler/health.json";
 
 /// Tables whose tables the user names. Their names have the syntax [`CONSUMER_NAME`].
-pub(super) const NAMED: [&str; 2] = [CONSUMERS, APPLETS];
+pub(super) const NAMED: [&str; 3] = [CONSUMERS, SCHEDULES, APPLETS];
 
 /// Table of the consumers.
 pub(super) const CONSUMERS: &str = "consumers";
+
+/// Table of the schedules.
+pub(super) const SCHEDULES: &str = "schedules";
 
 /// Table of the applets.
 pub(super) const APPLETS: &str = "jobs.applets";
@@ -69,7 +74,8 @@ const fn lasting(min: Duration, max: Duration) -> Kind {
 }
 
 /// All keys by table, in the order of the documentation.
-const TABLES: [&[Key]; 6] = [host::KEYS, queue::KEYS, consumer::KEYS, retry::KEYS, jobs::KEYS, telemetry::KEYS];
+const TABLES: [&[Key]; 7] =
+    [host::KEYS, queue::KEYS, consumer::KEYS, schedules::KEYS, retry::KEYS, jobs::KEYS, telemetry::KEYS];
 
 /// Returns all keys, in the order of the documentation.
 pub(super) fn keys() -> impl Iterator<Item = &'static Key> + Clone {

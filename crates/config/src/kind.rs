@@ -10,10 +10,12 @@ use figment::value::{Empty, Tag, Value};
 use super::amqp::amqp_fault;
 use super::grants::{AmqpUrl, Dirs, HandlerRef, NatsUrl, Network, Origin, PostgresUrl, SecretUrl, Token, Url};
 use super::guest_variable::{GuestVariable, of_variable};
+use super::likeness::alike;
 use super::postgres::postgres_fault;
 use super::read::{Bytes, Read, quoted, shown, text};
 use super::servers::Servers;
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
+use hostler_schedules::{Cron, CronFault};
 use hostler_types::Rate;
 use hostler_types::channel::Channel;
 
@@ -57,6 +59,14 @@ pub(super) enum Kind {
     /// A command for a shell.
     Command,
     Handler,
+    /// A cron expression.
+    Cron,
+    /// A time zone of the IANA database.
+    Zone,
+    /// Any text. The limit is in bytes.
+    Text {
+        max: usize,
+    },
     /// A URL. `example` is an example for the key.
     Url {
         example: &'static str,
@@ -103,6 +113,9 @@ impl Kind {
             Self::Path => PathBuf::read(value).map(drop),
             Self::Command => command(text(value)?),
             Self::Handler => HandlerRef::read(value).map(drop),
+            Self::Cron => cron(text(value)?),
+            Self::Zone => zone(text(value)?),
+            Self::Text { max } => within_bytes(text(value)?, max),
             Self::Url { .. } => Url::read(value).map(drop),
             Self::Address => SocketAddr::read(value).map(drop),
             Self::Rate => Rate::read(value).map(drop),
@@ -181,6 +194,9 @@ impl Kind {
             Self::Path => "a path".to_owned(),
             Self::Command => "a shell command such as `make`".to_owned(),
             Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),
+            Self::Cron => "a cron expression such as `0 2 * * *` or `@hourly`".to_owned(),
+            Self::Zone => "a time zone such as `Europe/Berlin` or `UTC`".to_owned(),
+            Self::Text { max } => format!("text of at most {max} bytes"),
             Self::Url { example } => format!("an address such as `{example}`"),
             Self::Address => "an IP address and port such as `0.0.0.0:9464`".to_owned(),
             Self::Rate => format!("a rate such as `100/s`, per `s`, `m` or `h`, from 1 to {MAX_PERMITS}"),
@@ -281,6 +297,30 @@ fn word(text: &str, also: &str, min: usize, max: usize) -> Result<(), String> {
     }
     match text.len() {
         length if length < min || length > max => Err(format!("{} has {length} characters", quoted(text))),
+        _ => Ok(()),
+    }
+}
+
+fn cron(text: &str) -> Result<(), String> {
+    Cron::parse(text, "UTC").map(drop).map_err(|fault| match fault {
+        CronFault::Fields(_) | CronFault::Never => format!("{} {fault}", quoted(text)),
+        fault => format!("{} is not a cron expression: {fault}", quoted(text)),
+    })
+}
+
+fn zone(text: &str) -> Result<(), String> {
+    let city = |zone: &&str| zone.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(text));
+    let meant = || hostler_schedules::zones().find(city).or_else(|| alike(text, hostler_schedules::zones()));
+    Cron::check_zone(text).map_err(|fault| match meant() {
+        Some(other) => format!("{fault}; did you mean `{other}`?"),
+        None => fault.to_string(),
+    })
+}
+
+fn within_bytes(text: &str, max: usize) -> Result<(), String> {
+    match text.len() {
+        length if length > max => Err(format!("the text has {length} bytes")),
+        _ if text.contains('\0') => Err("the text contains a NUL character".to_owned()),
         _ => Ok(()),
     }
 }

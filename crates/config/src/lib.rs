@@ -18,11 +18,13 @@ mod hosts;
 mod jobs;
 mod keys;
 mod kind;
+mod likeness;
 mod paths;
 mod postgres;
 mod read;
 mod reference;
 mod retry;
+mod schedules;
 mod schema;
 mod servers;
 mod settings;
@@ -41,12 +43,13 @@ pub use consumer::{Allow, Batch, Breaker, Consumer, Limits, Retry, Subject, Tags
 pub use error::{ConfigError, Place, Problem};
 pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, PostgresUrl, SecretUrl, Token};
 pub use jobs::{JobService, JobTokens};
+pub use likeness::alike;
 pub use postgres::postgres_fault;
 pub use reference::reference;
 pub use retry::RetryService;
+pub use schedules::Schedule;
 pub use schema::schema;
 pub use source::USUAL_PLACES;
-pub use suggest::alike;
 pub use units::{Share, duration as parse_duration, duration_text};
 // Type of a public field.
 pub use hostler_types::Rate;

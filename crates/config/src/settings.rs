@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use figment::value::{Dict, Value};
 
 use super::error::{ConfigError, Place, Problem};
-use super::keys::{self, APPLETS, CONSUMER_NAME, CONSUMERS, DefaultValue, Key, Node};
+use super::keys::{self, APPLETS, CONSUMER_NAME, CONSUMERS, DefaultValue, Key, Node, SCHEDULES};
 use super::kind::Kind;
+use super::likeness::{alike, folded};
 use super::read::Read;
 use super::source::Source;
-use super::suggest::{alike, dotted, folded, known, meant};
+use super::suggest::{dotted, known, meant};
 
 /// Names that lead from the root to a key.
 type Path = Vec<String>;
@@ -24,6 +25,8 @@ pub(super) struct Settings {
     emptied: BTreeSet<Path>,
     /// Consumers by name, each with the place of its table.
     pub(super) consumers: BTreeMap<String, Place>,
+    /// Schedules by name, each with the place of its table.
+    pub(super) schedules: BTreeMap<String, Place>,
     /// Applets by name, each with the place of its table.
     pub(super) applets: BTreeMap<String, Place>,
 }
@@ -37,6 +40,9 @@ impl Settings {
         let below = |dict: &Dict, name: &str| dict.get(name).and_then(Value::as_dict).cloned();
         if let Some(consumers) = below(&root, "consumers") {
             check.settings.consumers = check.names("consumer", &[CONSUMERS], &consumers);
+        }
+        if let Some(schedules) = below(&root, SCHEDULES) {
+            check.settings.schedules = check.names("schedule", &[SCHEDULES], &schedules);
         }
         if let Some(applets) = below(&root, "jobs").and_then(|jobs| below(&jobs, "applets")) {
             check.settings.applets = check.names("applet", &["jobs", "applets"], &applets);
@@ -53,6 +59,11 @@ impl Settings {
     /// Returns the settings of an applet.
     pub(super) fn applet(&self, name: &str) -> Section<'_> {
         Section { settings: self, path: vec!["jobs".to_owned(), "applets".to_owned(), name.to_owned()] }
+    }
+
+    /// Returns the settings of a schedule.
+    pub(super) fn schedule(&self, name: &str) -> Section<'_> {
+        Section { settings: self, path: vec![SCHEDULES.to_owned(), name.to_owned()] }
     }
 
     /// Returns the settings of a consumer.
@@ -130,10 +141,12 @@ impl Section<'_> {
             [name] => Some((name.clone(), T::read(value).ok()?)),
             _ => None,
         };
-        self.settings.values.iter().filter_map(value).collect()
+        let below = self.settings.values.range(table.clone()..).take_while(|(path, _)| path.starts_with(&table));
+        below.filter_map(value).collect()
     }
 
-    fn mismatch(&self, key: &str, fault: String) -> Mismatch {
+    /// Returns the error of a value that this code does not expect.
+    pub(super) fn mismatch(&self, key: &str, fault: String) -> Mismatch {
         Mismatch { path: self.path(key), fault }
     }
 }
@@ -250,8 +263,11 @@ impl Check<'_> {
                 self.preset(key, parts, Place::Default);
                 continue;
             }
-            let is_of_applets = key.path.split_once(".*").is_some_and(|(table, _)| table == APPLETS);
-            let named = if is_of_applets { &self.settings.applets } else { &self.settings.consumers };
+            let named = match key.path.split_once(".*") {
+                Some((APPLETS, _)) => &self.settings.applets,
+                Some((SCHEDULES, _)) => &self.settings.schedules,
+                _ => &self.settings.consumers,
+            };
             for (name, place) in named.clone() {
                 let path = parts.iter().map(|part| if part == "*" { &name } else { part }.clone()).collect();
                 self.preset(key, path, place);
@@ -289,10 +305,11 @@ impl Check<'_> {
         self.settings.set.contains(&other)
     }
 
-    /// Returns another consumer or applet, with a word for it, if the name in the path of a key may be a misspelling of it.
+    /// Returns another consumer, schedule or applet, with a word for it, if the name in the path of a key may be a misspelling of it.
     fn misspelt(&self, path: &[String]) -> Option<(&'static str, &str)> {
         let (what, name, named) = match path {
             [table, name, ..] if table == CONSUMERS => ("consumer", name, &self.settings.consumers),
+            [table, name, ..] if table == SCHEDULES => ("schedule", name, &self.settings.schedules),
             [_, table, name, ..] if table == "applets" => ("applet", name, &self.settings.applets),
             _ => return None,
         };

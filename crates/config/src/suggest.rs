@@ -1,15 +1,7 @@
 //! Suggests keys for names that do not exist.
 
 use super::keys::{self, Node, keys, names};
-
-/// Minimum similarity of two names for one of them to count as a misspelling of the other. Determined with actual
-/// misspellings.
-const ALIKE: f64 = 0.85;
-
-/// Returns a name in the form in which names of variables are compared: in lower case, and with `_` in place of `-`.
-pub(super) fn folded(name: &str) -> String {
-    name.to_lowercase().replace('-', "_")
-}
+use super::likeness::{alike, folded};
 
 /// Returns the name of the variable that sets a key.
 pub(super) fn variable(path: &[String]) -> String {
@@ -18,14 +10,6 @@ pub(super) fn variable(path: &[String]) -> String {
         if grant.is_some_and(|grant| at > grant) { name.clone() } else { folded(name).to_uppercase() }
     });
     format!("HOSTLER_{}", spelt.collect::<Vec<_>>().join("__"))
-}
-
-/// Returns the name in `known` of which `name` is a misspelling.
-pub fn alike<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let name = folded(name);
-    let likeness = |known: &str| strsim::jaro_winkler(&folded(known), &name);
-    let rated = known.into_iter().map(|known| (known, likeness(known))).filter(|(_, likeness)| *likeness >= ALIKE);
-    rated.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(known, _)| known)
 }
 
 /// Returns the key that was probably meant by an unknown name: a key with a similar name in the table, otherwise a key

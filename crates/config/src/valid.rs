@@ -11,7 +11,9 @@ use super::jobs::JobService;
 use super::postgres::root_certificate;
 use super::read::Bytes;
 use super::retry::RetryService;
+use super::schedules::Schedule;
 use super::settings::{Mismatch, Settings};
+use hostler_types::channel::Channel;
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +26,8 @@ pub struct Config {
     pub payload: Payload,
     /// Consumers, sorted by name. At least one, unless there is a retry or a job service. Every consumer has its own queue.
     pub consumers: Vec<Consumer>,
+    /// Schedules, sorted by name.
+    pub schedules: Vec<Schedule>,
     /// Settings of `hostler retry`. `None`: there is no retry service.
     pub retry: Option<RetryService>,
     /// Settings of `hostler jobs`, and of the consumers with `job`.
@@ -223,6 +227,13 @@ impl Config {
         self.consumers.iter().filter(|consumer| consumer.has_channel())
     }
 
+    /// Returns the channels that messages are sent to: by the consumers that receive from a channel, and by schedules.
+    pub fn destinations(&self) -> impl Iterator<Item = &Channel> + Clone {
+        let consumers = self.with_channels();
+        let of_consumers = consumers.flat_map(|consumer| consumer.reply_channel.iter().chain(&consumer.allow.send));
+        of_consumers.chain(self.schedules.iter().map(|schedule| &schedule.channel))
+    }
+
     /// Converts the checked settings to the configuration. Returns an error if the table of keys does not match this
     /// code.
     pub(super) fn read(settings: &Settings) -> Result<Self, Mismatch> {
@@ -281,6 +292,7 @@ impl Config {
                 .keys()
                 .map(|name| Consumer::read(name, settings))
                 .collect::<Result<_, _>>()?,
+            schedules: Schedule::all(settings)?,
             retry: RetryService::read(settings)?,
             jobs: JobService::read(settings)?,
             alarms: Alarms { threshold: at.need("alarms.threshold")?, webhook: at.maybe("alarms.webhook")? },

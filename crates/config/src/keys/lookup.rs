@@ -49,7 +49,10 @@ mod tests {
 
     #[test]
     fn a_table_knows_its_names() {
-        assert_eq!(names(""), ["host", "queue", "payload", "consumers", "retry", "jobs", "alarms", "telemetry", "dev"]);
+        assert_eq!(
+            names(""),
+            ["host", "queue", "payload", "consumers", "schedules", "retry", "jobs", "alarms", "telemetry", "dev"]
+        );
         assert_eq!(names("consumers"), ["*"]);
         assert_eq!(names("queue")[..3], ["driver", "embedded", "sqs"], "each table once");
     }
