@@ -102,6 +102,8 @@ mod retry;
 #[cfg(test)]
 mod run;
 #[cfg(test)]
+mod schedules;
+#[cfg(test)]
 mod sdk_python;
 #[cfg(test)]
 mod sdk_rust;

@@ -196,6 +196,7 @@ fn every_command_explains_itself() {
         ("invoke", "--body --file --attr --attempt --routing-key --group --json --config"),
         ("send", "--body --file --lines --attr --routing-key --delay --group --dedupe --config"),
         ("queues", "--json --config"),
+        ("schedules", "[SCHEDULES]... --next --json --config"),
         ("requeue", "--from --to --max --id --filter --rate --dry-run --native --json --config"),
         ("dlq", "ls show drop"),
         #[cfg(feature = "retry")]

@@ -52,6 +52,7 @@ pub(super) fn run(args: &Args) -> Result {
     let secrets = block_on(check_secrets(&loaded.config));
     let servers = block_on(check_servers(&loaded.config));
     let queues = block_on(check_queues(&loaded.config));
+    let schedules = block_on(super::schedules::check(&loaded.config));
     let jobs = block_on(check_jobs(&loaded.config));
     #[cfg(feature = "retry")]
     let retry = block_on(check_retry(&loaded.config));
@@ -65,10 +66,11 @@ pub(super) fn run(args: &Args) -> Result {
     let applets = block_on(check_applets(&loaded.config, &machine));
     #[cfg(not(feature = "jobs"))]
     let applets = Ok(());
-    let failures: Vec<_> = [grants, hardening, handlers, secrets, applets, servers, queues, jobs, retry, service]
-        .into_iter()
-        .filter_map(Result::err)
-        .collect();
+    let failures: Vec<_> =
+        [grants, hardening, handlers, secrets, applets, servers, queues, schedules, jobs, retry, service]
+            .into_iter()
+            .filter_map(Result::err)
+            .collect();
     let Some(first) = failures.first() else { return Ok(Exit::Ok) };
     let mut messages: Vec<&str> = Vec::new();
     for Failure { message, .. } in &failures {

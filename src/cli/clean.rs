@@ -149,12 +149,10 @@ async fn clean(
 /// Returns all names in the config: the names of consumed queues, their dead-letter queues, and destinations.
 fn named(config: &Config) -> Named {
     let mut named = Named::default();
-    for consumer in config.with_channels() {
-        named.queues.insert(consumer.channel.dead_letter_queue());
-        for channel in std::iter::once(&consumer.channel).chain(&consumer.reply_channel).chain(&consumer.allow.send) {
-            named.queues.insert(channel.queue().to_owned());
-            named.exchanges.extend(channel.exchange().map(str::to_owned));
-        }
+    named.queues.extend(config.with_channels().map(|consumer| consumer.channel.dead_letter_queue()));
+    for channel in config.with_channels().map(|consumer| &consumer.channel).chain(config.destinations()) {
+        named.queues.insert(channel.queue().to_owned());
+        named.exchanges.extend(channel.exchange().map(str::to_owned));
     }
     named
 }

@@ -98,11 +98,11 @@ fn reaches(channel: &Channel, consumer: &Consumer) -> bool {
 
 /// Returns the channels that the config names: those of its consumers, their dead-letter queues, and their destinations.
 fn named(config: &Config) -> impl Iterator<Item = Channel> {
-    config.with_channels().flat_map(|consumer| {
+    let consumed = config.with_channels().flat_map(|consumer| {
         let dead_letters = consumer.channel.dead_letter_queue().parse().ok().filter(|_| consumer.dead_letter);
-        let sent = consumer.allow.send.iter().chain(&consumer.reply_channel).cloned();
-        sent.chain(dead_letters).chain([consumer.channel.clone()])
-    })
+        dead_letters.into_iter().chain([consumer.channel.clone()])
+    });
+    config.destinations().cloned().chain(consumed)
 }
 
 /// Returns true if a message to `channel` reaches one of the `known` channels. A bare name can be the name of a queue or of an

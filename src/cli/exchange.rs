@@ -80,8 +80,7 @@ fn owner(channel: &Channel) -> Channel {
 fn configured(config: &Config, queue: &Channel) -> BTreeSet<String> {
     let is_it = |channel: &&Channel| channel.queue() == queue.queue();
     let consumed: Vec<_> = config.with_channels().map(|consumer| &consumer.channel).filter(is_it).collect();
-    let sent = config.with_channels().flat_map(|consumer| consumer.reply_channel.iter().chain(&consumer.allow.send));
-    let channels = if consumed.is_empty() { sent.filter(is_it).collect() } else { consumed };
+    let channels = if consumed.is_empty() { config.destinations().filter(is_it).collect() } else { consumed };
     channels.into_iter().filter_map(Channel::exchange).map(str::to_owned).collect()
 }
 

@@ -129,7 +129,9 @@ fn policy(args: &Args, config: &Config) -> Result<Value> {
         let replies = consumer.reply_channel.iter();
         replies.chain(&consumer.allow.send).cloned().collect::<Vec<_>>()
     };
-    let sent: Vec<_> = queues.iter().flat_map(sends).collect();
+    let schedules = if config.queue.driver == Driver::Sqs { &config.schedules[..] } else { &[] };
+    let scheduled = schedules.iter().map(|schedule| schedule.channel.clone());
+    let sent: Vec<_> = queues.iter().flat_map(sends).chain(scheduled).collect();
     let mut options = host::sqs_options(config);
     options.region = options.region.or(region);
     let objects: Vec<_> = handlers(config)

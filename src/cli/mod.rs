@@ -32,6 +32,7 @@ mod requeue;
 #[cfg(feature = "retry")]
 mod retry;
 mod run;
+mod schedules;
 mod schema;
 mod send;
 mod shown;
@@ -91,6 +92,7 @@ enum Command {
     Invoke(invoke::Args),
     Send(send::Args),
     Queues(queues::Args),
+    Schedules(schedules::Args),
     Peek(peek::Args),
     Receive(receive::Args),
     Purge(purge::Args),
@@ -233,6 +235,7 @@ fn run(command: Command) -> Result {
         Command::Invoke(args) => invoke::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Queues(args) => queues::run(&args),
+        Command::Schedules(args) => schedules::run(&args),
         Command::Peek(args) => peek::run(&args),
         Command::Receive(args) => receive::run(&args),
         Command::Purge(args) => purge::run(&args),

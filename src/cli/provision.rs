@@ -6,7 +6,7 @@ use super::{ConfigArg, block_on, print};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::Config;
-use hostler_queue::{Action, Change};
+use hostler_queue::{Action, Change, Provisioner, Schedules};
 use hostler_types::channel::Channel;
 
 const HELP: &str = "\
@@ -17,8 +17,8 @@ Examples:
 
 Prints a line per change: `+` created, `~` changed, `=` left as it is, with the reason. Covers queues and dead-letter \
     queues; on SQS redrive, retention, KMS keys, topics, subscriptions and their filters, queue policies and tags; on \
-    RabbitMQ exchanges, bindings and the queues for delays. A second run changes nothing. Destinations of replies and of \
-    allow.send are created if missing. On SQS, policy statements and tags of others stay, and so does the retention of a \
+    RabbitMQ exchanges, bindings and the queues for delays. A second run changes nothing. Destinations of replies, of \
+    allow.send and of schedules are created if missing. On SQS, policy statements and tags of others stay, and so does the retention of a \
     consumed queue. A queue or topic on SQS that existed before and has no tag of hostler's is not tagged, so `alarms` and \
     `clean` skip it. RabbitMQ cannot change the arguments of a queue: such a queue is left, with the way out.";
 
@@ -80,13 +80,17 @@ fn is_made(change: &Change) -> bool {
 /// of changes.
 async fn changes(args: &Args, config: &Config) -> Result<usize> {
     let wanted: Vec<_> = config.consumers.iter().map(host::channel_spec).collect();
-    let destinations: BTreeSet<Channel> =
-        config.consumers.iter().flat_map(|consumer| host::destinations(config, consumer)).collect();
+    let of_consumers = config.consumers.iter().flat_map(|consumer| host::destinations(config, consumer));
+    let destinations: BTreeSet<Channel> = of_consumers.chain(host::scheduled_destinations(config)).collect();
     let destinations: Vec<Channel> = destinations.into_iter().collect();
     if args.plan {
         let broker = super::connect_to_look(config).await?;
         let mut changes = broker.plan(&wanted).await?;
         changes.extend(broker.missing_destinations(&destinations).await?.into_iter().map(|(_, change)| change));
+        if let Some(store) = schedules(&*broker, config)? {
+            let planned = store.planned_changes().await?;
+            changes.extend(planned.into_iter().filter(|change| !changes.contains(change)).collect::<Vec<_>>());
+        }
         changes.iter().for_each(print);
         return Ok(changes.iter().filter(|change| is_made(change)).count());
     }
@@ -101,5 +105,13 @@ async fn changes(args: &Args, config: &Config) -> Result<usize> {
         broker.make_destination(&channel).await?;
         made(&change);
     }
+    if let Some(store) = schedules(&*broker, config)? {
+        store.make_changes().await?.iter().for_each(made);
+    }
     Ok(count)
+}
+
+/// Returns the store of schedules. `None`: the config has no schedules.
+fn schedules<'a>(broker: &'a dyn Provisioner, config: &Config) -> Result<Option<&'a dyn Schedules>> {
+    Ok(if config.schedules.is_empty() { None } else { Some(broker.schedules()?) })
 }

@@ -176,23 +176,18 @@ fn leads_alike(one: &Channel, other: &Channel) -> bool {
 
 /// Returns true if the config names this queue as a consumer's queue, as a dead-letter queue, or as a destination.
 fn is_of(config: &Config, channel: &Channel) -> bool {
-    let exchanges = exchanges(config);
-    config.with_channels().any(|consumer| {
-        let queue = channel.queue();
-        let is_sent_to = consumer.reply_channel.iter().chain(&consumer.allow.send).any(|sent| sent.queue() == queue);
-        consumer.channel.queue() == queue
-            || consumer.dead_letter && consumer.channel.dead_letter_queue() == queue
-            || is_sent_to && !exchanges.contains(queue)
-    })
+    let queue = channel.queue();
+    let is_consumed = config.with_channels().any(|consumer| {
+        consumer.channel.queue() == queue || consumer.dead_letter && consumer.channel.dead_letter_queue() == queue
+    });
+    let is_sent_to = || config.destinations().any(|sent| sent.queue() == queue);
+    is_consumed || is_sent_to() && !exchanges(config).contains(queue)
 }
 
 /// Returns the exchanges that the config names. In the config, a bare name that equals one of them is not a queue.
 fn exchanges(config: &Config) -> BTreeSet<&str> {
-    let channels = config.with_channels().flat_map(|consumer| {
-        let sent = consumer.reply_channel.iter().chain(&consumer.allow.send);
-        sent.chain([&consumer.channel])
-    });
-    channels.filter_map(Channel::exchange).collect()
+    let consumed = config.with_channels().map(|consumer| &consumer.channel);
+    consumed.chain(config.destinations()).filter_map(Channel::exchange).collect()
 }
 
 /// Separates counts from errors, so that an unreadable queue does not hide the counts of other queues. If no queue can be read,
@@ -221,13 +216,10 @@ fn sorted(
 async fn all(config: &Config, broker: &dyn Provisioner) -> std::result::Result<Vec<Channel>, QueueError> {
     let mut channels: Vec<Channel> = config.with_channels().map(|consumer| consumer.channel.clone()).collect();
     let exchanges = exchanges(config);
-    for consumer in config.with_channels() {
-        let outgoing = consumer.reply_channel.iter().chain(&consumer.allow.send);
-        for channel in outgoing {
-            let is_exchange = channel.exchange().is_none() && exchanges.contains(channel.queue());
-            if !is_exchange && !channels.iter().any(|known| known.queue() == channel.queue()) {
-                channels.push(channel.clone());
-            }
+    for channel in config.destinations() {
+        let is_exchange = channel.exchange().is_none() && exchanges.contains(channel.queue());
+        if !is_exchange && !channels.iter().any(|known| known.queue() == channel.queue()) {
+            channels.push(channel.clone());
         }
     }
     let existing = broker.channels().await?;

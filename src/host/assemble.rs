@@ -96,6 +96,17 @@ fn window(slots: usize, limit: Option<Rate>, processing_timeout: Duration) -> us
 /// Returns the channels that a consumer sends to. Leaves out channels that exist anyway, because a consumer in the
 /// config receives from them or dead-letters messages to them.
 pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel> {
+    without_own(config, consumer.reply_channel.iter().chain(&consumer.allow.send))
+}
+
+/// Returns the channels that schedules send to. Leaves out channels that exist anyway, like [`destinations`].
+pub fn scheduled_destinations(config: &Config) -> Vec<Channel> {
+    without_own(config, config.schedules.iter().map(|schedule| &schedule.channel))
+}
+
+/// Sorts channels, and leaves out those that exist anyway, because a consumer in the config receives from them or dead-letters
+/// messages to them.
+fn without_own<'a>(config: &Config, sent: impl Iterator<Item = &'a Channel>) -> Vec<Channel> {
     let is_made = |channel: &Channel| {
         config.with_channels().any(|other| {
             let (made, name) = (&other.channel, channel.queue());
@@ -109,7 +120,7 @@ pub fn destinations(config: &Config, consumer: &config::Consumer) -> Vec<Channel
             }
         })
     };
-    let mut sent: Vec<Channel> = consumer.reply_channel.iter().chain(&consumer.allow.send).cloned().collect();
+    let mut sent: Vec<Channel> = sent.cloned().collect();
     sent.retain(|channel| !is_made(channel));
     sent.sort();
     sent.dedup();

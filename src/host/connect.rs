@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{channel_spec, destinations, driver};
+use super::{channel_spec, destinations, driver, scheduled_destinations};
+use crate::exit::{Exit, Failure};
 use hostler_config::{Config, Consumer};
 use hostler_queue::parallel::{side_by_side, stopping};
 use hostler_queue::{Change, Finding, Provisioner, QueueError};
@@ -52,10 +53,35 @@ pub async fn unsendable(
     config: &Config,
     consumer: &Consumer,
 ) -> Result<Vec<Finding>, QueueError> {
-    if driver(config).makes_what_is_missing(config) {
+    let key = |channel: &Channel| {
+        let is_reply = consumer.reply_channel.as_ref() == Some(channel);
+        if is_reply { "`reply_channel`".to_owned() } else { "`allow.send`".to_owned() }
+    };
+    missing(service, config, &destinations(config, consumer), key).await
+}
+
+/// Returns the reasons why schedules cannot send, like [`unsendable`].
+///
+/// # Errors
+/// Same as for [`unsendable`].
+pub async fn unscheduled(service: &dyn Provisioner, config: &Config) -> Result<Vec<Finding>, QueueError> {
+    let key = |channel: &Channel| {
+        let of = config.schedules.iter().find(|schedule| schedule.channel == *channel);
+        of.map_or_else(String::new, |schedule| format!("`schedules.{}.channel`", schedule.times.name))
+    };
+    missing(service, config, &scheduled_destinations(config), key).await
+}
+
+async fn missing(
+    service: &dyn Provisioner,
+    config: &Config,
+    channels: &[Channel],
+    key: impl Fn(&Channel) -> String,
+) -> Result<Vec<Finding>, QueueError> {
+    if channels.is_empty() || driver(config).makes_what_is_missing(config) {
         return Ok(Vec::new());
     }
-    let missing = match service.missing_destinations(&destinations(config, consumer)).await {
+    let missing = match service.missing_destinations(channels).await {
         Ok(missing) => missing,
         Err(QueueError::Refused(refusal)) => {
             let fault = format!("cannot check the destinations of its messages: {refusal}");
@@ -65,12 +91,28 @@ pub async fn unsendable(
         Err(error) => return Err(error),
     };
     let finding = |(channel, change): (Channel, Change)| {
-        let is_reply = consumer.reply_channel.as_ref() == Some(&channel);
-        let key = if is_reply { "reply_channel" } else { "allow.send" };
-        let fault = format!("there is no {}, which `{key}` names", change.resource);
+        let fault = format!("there is no {}, which {} names", change.resource, key(&channel));
         let driver = config.queue.driver.word();
         let cure = format!("run `hostler provision`, or set queue.{driver}.provision = \"auto\"");
         Finding { fault, cure, fatal: true }
     };
     Ok(missing.into_iter().map(finding).collect())
+}
+
+/// Checks that the destinations of replies, of messages from handlers, and of schedules exist.
+pub(super) async fn check_destinations(service: &dyn Provisioner, config: &Config) -> crate::exit::Result<()> {
+    let mut fatal = Vec::new();
+    for consumer in &config.consumers {
+        for finding in unsendable(service, config, consumer).await? {
+            if finding.fatal {
+                fatal.push(format!("consumer {}: {finding}", consumer.name))
+            } else {
+                tracing::warn!(consumer = consumer.name, "{finding}")
+            }
+        }
+    }
+    for finding in unscheduled(service, config).await? {
+        if finding.fatal { fatal.push(finding.to_string()) } else { tracing::warn!("{finding}") }
+    }
+    if fatal.is_empty() { Ok(()) } else { Err(Failure::new(Exit::QueueUnreachable, fatal.join("; "))) }
 }

@@ -23,13 +23,14 @@ mod requests;
 pub mod resources;
 #[cfg(feature = "retry")]
 mod retry;
+mod schedules;
 mod secrets;
 mod services;
 mod signals;
 mod trail;
 
-pub use assemble::{channel_spec, config_warnings, destinations, file_plan, plan, pool};
-pub use connect::{declare, file_to_come, full, unsendable};
+pub use assemble::{channel_spec, config_warnings, destinations, file_plan, plan, pool, scheduled_destinations};
+pub use connect::{declare, file_to_come, full, unscheduled, unsendable};
 #[cfg(feature = "sqs")]
 pub use drivers::sqs_options;
 pub use drivers::{QueueDriver, close_all, driver};
@@ -60,6 +61,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::{Exit, Failure, Result};
+use connect::check_destinations;
 use drain::{drain, report, until_stop};
 use ecs::Ecs;
 use hardening::Hardening;
@@ -67,7 +69,7 @@ use health_reporter::{HealthReporter, LinkSlot, Watched};
 use hostler_config::{self as config, Config, LogFormat};
 use hostler_consumer::{Consumer, Phase, Requests, StatusHandle, Summary};
 use hostler_handler::Pools;
-use hostler_queue::{Broker, Provisioner, QueueError};
+use hostler_queue::{Broker, QueueError};
 use hostler_queue_telemetry::{Producer, Replies};
 use hostler_telemetry::metrics::Exporters;
 use hostler_telemetry::traces::Traces;
@@ -78,6 +80,7 @@ use hostler_wasm::{self as handler, Definition, Engine, Loaded};
 use instrumentation::Instrumentation;
 use loading::Loading;
 use resources::{FilePlan, Machine, Threads};
+use schedules::{Scheduler, Scheduling};
 use services::Services;
 use signals::{HangUp, Signals};
 
@@ -180,6 +183,8 @@ struct Started {
     consumers: Vec<Consumer>,
     /// `None`: no consumer has secrets.
     secrets: Option<Secrets>,
+    /// `None`: the config has no schedules.
+    scheduler: Option<Scheduler>,
     instrumentation: Option<Instrumentation>,
 }
 
@@ -291,8 +296,9 @@ impl Host {
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
         let queues = services.open_all(&self.config, &plan.shares).await?;
         if let Some(service) = &services.queue {
-            self.check_destinations(&**service).await?;
+            check_destinations(&**service, &self.config).await?;
         }
+        let scheduler = Scheduler::prepare(services.queue.as_ref(), &self.config).await?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
         let shown = self.boards.iter().zip(self.pauses.iter().zip(&self.requests));
@@ -331,22 +337,7 @@ impl Host {
         if let Some(hardening) = self.hardening.clone() {
             hardening.restrict_guests(&self.shared).await?;
         }
-        Ok(Some(Started { consumers, secrets, instrumentation }))
-    }
-
-    /// Checks that the destinations of replies and of messages from handlers exist.
-    async fn check_destinations(&self, service: &dyn Provisioner) -> Result<()> {
-        let mut fatal = Vec::new();
-        for consumer in &self.config.consumers {
-            for finding in unsendable(service, &self.config, consumer).await? {
-                if finding.fatal {
-                    fatal.push(format!("consumer {}: {finding}", consumer.name))
-                } else {
-                    tracing::warn!(consumer = consumer.name, "{finding}")
-                }
-            }
-        }
-        if fatal.is_empty() { Ok(()) } else { Err(Failure::new(Exit::QueueUnreachable, fatal.join("; "))) }
+        Ok(Some(Started { consumers, secrets, scheduler, instrumentation }))
     }
 
     /// Starts the export of spans. `None`: the config has no endpoint, or the export cannot start. In both cases, messages are
@@ -412,13 +403,14 @@ impl Host {
     }
 
     /// Runs the consumers until a signal arrives or a consumer ends. Then drains all consumers, and returns the exit code.
-    async fn consume(&self, Started { consumers, secrets, instrumentation }: Started) -> Result {
+    async fn consume(&self, Started { consumers, secrets, scheduler, instrumentation }: Started) -> Result {
         let _current = secrets.map(Secrets::keep_current);
         let exit = consumers.first().map(|consumer| consumer.exit.clone()).unwrap_or_default();
         let traces = consumers.first().and_then(|consumer| consumer.traces.clone());
         let (phase, watched) = watch::channel(Phase::Running);
         let protection = self.ecs.protect(&self.config, &self.boards, &self.work);
         let _watching = hung_files::watch(&self.config, &self.shared);
+        let mut scheduling = Scheduling::start(scheduler);
         let mut running = JoinSet::new();
         for consumer in consumers {
             tracing::info!(consumer = &*consumer.spec.name, channel = &*consumer.spec.channel, "consuming");
@@ -436,6 +428,10 @@ impl Host {
         let reason = tokio::select! {
             () = self.signals.drain.cancelled() => "signal",
             () = exit.cancelled() => "processing timeout",
+            () = scheduling.failed() => {
+                faults = true;
+                "the schedules failed"
+            }
             Some(ended) = running.join_next() => {
                 faults = report(ended, &mut first);
                 if first.refused.is_some() { "a queue refuses its consumer" } else { "a consumer ended" }
@@ -443,6 +439,7 @@ impl Host {
         };
         let grace = self.config.host.shutdown_grace;
         tracing::info!(reason, grace = %humantime::format_duration(grace), "draining");
+        scheduling.stop();
         if self.signals.drain.is_cancelled() {
             tracing::info!(
                 "a second SIGINT (Ctrl-C) or SIGTERM ends the process at once; messages in progress are then redelivered"
@@ -450,20 +447,11 @@ impl Host {
         }
         let end = Instant::now() + grace;
         let (summary, in_time, panicked) = drain(&mut running, &phase, grace).await;
+        scheduling.ended(end).await;
         if let Some(protection) = protection {
             protection.end(end).await;
         }
-        let measured = async {
-            if let Some(instrumentation) = instrumentation {
-                instrumentation.end(end).await;
-            }
-        };
-        let traced = async {
-            if let Some(traces) = traces {
-                traces.finish(FLUSH.min(end.saturating_duration_since(Instant::now()))).await;
-            }
-        };
-        tokio::join!(measured, traced);
+        export_last(instrumentation, traces, end).await;
         if !in_time {
             tracing::warn!("shutdown grace expired; unsettled messages will be redelivered when their leases end");
         }
@@ -488,6 +476,21 @@ impl Host {
         let cure = driver(&self.config).cure_of_a_refusal();
         Failure::new(Exit::QueueUnreachable, format!("{refused}{cure}"))
     }
+}
+
+/// Exports the last metrics and spans, at most until `end`.
+async fn export_last(instrumentation: Option<Instrumentation>, traces: Option<Traces>, end: Instant) {
+    let measured = async {
+        if let Some(instrumentation) = instrumentation {
+            instrumentation.end(end).await;
+        }
+    };
+    let traced = async {
+        if let Some(traces) = traces {
+            traces.finish(FLUSH.min(end.saturating_duration_since(Instant::now()))).await;
+        }
+    };
+    tokio::join!(measured, traced);
 }
 
 /// Converts a queue error to a failure. Used by commands that cannot continue without the queue.

@@ -32,13 +32,13 @@ pub(super) struct Services {
     pub(super) jobs: Option<Arc<JobService>>,
 }
 
-/// Returns `true` if any consumer receives from the queue service, or sends messages to it.
+/// Returns `true` if any consumer receives from the queue service, or a consumer or a schedule sends messages to it.
 pub fn needs_queue(config: &Config) -> bool {
     let sends = |consumer: &Consumer| {
         let allow = &consumer.allow;
         consumer.reply_channel.is_some() || !allow.send.is_empty() || !allow.subjects.is_empty()
     };
-    config.consumers.iter().any(|consumer| consumer.job.is_none() || sends(consumer))
+    !config.schedules.is_empty() || config.consumers.iter().any(|consumer| consumer.job.is_none() || sends(consumer))
 }
 
 /// Returns `true` if any consumer processes jobs.
