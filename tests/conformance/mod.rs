@@ -10,6 +10,7 @@ mod groups;
 mod leases;
 mod looking;
 mod pushing;
+mod scheduling;
 mod sending;
 mod waiting;
 
@@ -236,6 +237,16 @@ macro_rules! ability {
                 receive_ends_a_rest
                 stopped_receive_ends_no_rest
                 receive_of_one_after_a_rest_takes_no_others
+            ]
+        }
+    };
+    // Hosts share schedules. RabbitMQ: nothing stores what was sent.
+    (schedules: $harness:ty, $test:meta) => {
+        cases! { schedules, $harness, $test,
+            scheduling: [
+                step_is_taken_with_its_messages
+                one_of_two_hosts_sends
+                step_that_is_not_taken_changes_nothing
             ]
         }
     };
