@@ -1,4 +1,4 @@
-//! Makes a copy of the consumer, of a driver, or of the retry service, for each planted fault.
+//! Makes a copy of the consumer, of a driver, of the retry service, or of schedules, for each planted fault.
 //!
 //! `HOSTLER_PLANTED` says for which: `all`; `few`, which are spread over the list, the default, and quick to build; or a word of the
 //! names or files of those that are meant.
@@ -28,8 +28,8 @@ const fn part(begin: &'static str, folder: &'static str, name: &'static str, kin
 }
 
 /// The consumer is in it four times: some of its faults matter only where the service pushes, where it keeps leases over a lost
-/// connection, or with batches. The faults of the retry service are looked for by its own tests.
-const PARTS: [Part; 7] = [
+/// connection, or with batches. The faults of the retry service and of schedules are looked for by their own tests.
+const PARTS: [Part; 8] = [
     part("consumer/", "crates/consumer/src", CONSUMER, "Sqs"),
     part("push/consumer/", "crates/consumer/src", CONSUMER, "Push"),
     part("nats/consumer/", "crates/consumer/src", CONSUMER, "Nats"),
@@ -37,6 +37,7 @@ const PARTS: [Part; 7] = [
     part("queue/sqs/", "crates/queue-sqs/src", SQS, "Sqs"),
     part("queue/embedded/", "crates/queue-embedded/src", EMBEDDED, "Embedded"),
     part("retry/", "crates/retry/src", "hostler_retry", OWN_TESTS),
+    part("schedules/", "crates/schedules/src", "hostler_schedules", OWN_TESTS),
 ];
 
 const OWN_TESTS: &str = "own tests";

@@ -8,9 +8,12 @@ mod consumer;
 mod queues;
 #[path = "faults/retry.rs"]
 mod retry;
+#[path = "faults/schedules.rs"]
+mod schedules;
 
 /// All of them. Their numbers are their places here.
-pub static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| [consumer::FAULTS, queues::FAULTS, retry::FAULTS].concat());
+pub static FAULTS: LazyLock<Vec<Fault>> =
+    LazyLock::new(|| [consumer::FAULTS, queues::FAULTS, retry::FAULTS, schedules::FAULTS].concat());
 
 /// A fault.
 #[derive(Clone, Copy)]

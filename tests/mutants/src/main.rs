@@ -1,5 +1,5 @@
 //! Plants faults in the consumer, in the drivers and in the retry service, one at a time, and sees whether the simulation finds them, or
-//! the tests of the retry service.
+//! the tests of the retry service or of schedules.
 //!
 //! Prints what was found by which seed, and fails if a fault was not. A word as argument: only the faults that have it in their name or file. Each
 //! fault has a process of its own, as one may make the consumer run in circles, of which nothing else can stop it.
@@ -24,7 +24,7 @@ const SEEDS: u64 = 10_000;
 const STEP: usize = 50;
 /// Time limit: a hundred times the duration without a planted fault.
 const ENDLESS: Duration = Duration::from_secs(60);
-/// Time limit for a test of the retry service.
+/// Time limit for a test of the retry service or of schedules.
 const LONG: Duration = Duration::from_secs(300);
 /// Names the fault that a process is for.
 const ONE: &str = "HOSTLER_MUTANT";
