@@ -72,8 +72,9 @@ fn a_consumer_stuck_in_processing_turns_unhealthy() {
     let keys = "concurrency = 2\nprocessing_timeout = '4s'\nhealthcheck_timeout = '5s'";
     let container = Container::run(engine, &BRISK, &work("", keys)).consuming();
     container.health("healthy");
-    container.send("work", ["w3000"]);
-    container.in_flight("work", 1);
+    // More than one after the other, so that some are in progress when it is held, however slow the machine is.
+    container.send("work", vec!["w3000"; 12]);
+    container.in_flight("work", 2);
     let pid = container.state()["Pid"].to_string();
     let mut holder = Command::new("python3");
     let holder = holder.args(["-c", HOLD, &pid]).stdin(Stdio::piped());
