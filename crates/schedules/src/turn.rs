@@ -35,7 +35,7 @@ pub enum Notice {
     TookOver,
 }
 
-/// What a host does next about a schedule.
+/// The next step of a host about a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Store the state, and send a message for each due time, if the state has not changed meanwhile.
@@ -44,7 +44,7 @@ pub enum Step {
         to: ScheduleState,
         /// Due times of the messages, oldest first. May be empty.
         due: Vec<Timestamp>,
-        /// What to log once the step is taken.
+        /// Logged once the step is taken.
         notice: Option<Notice>,
     },
     /// Nothing. Look at the state again at this time.
