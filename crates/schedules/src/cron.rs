@@ -104,8 +104,7 @@ impl Cron {
         check_fields(&fields)?;
         let inner = parse(text).map_err(|error| of_field("whole expression", text, &error))?;
         let cron = Self { inner, zone };
-        let is_never_due = !cron.missing_days().is_empty() && !cron.has_days() || cron.after(SOME_TIME).is_none();
-        if is_never_due { Err(CronFault::Never) } else { Ok(cron) }
+        if cron.after(SOME_TIME).is_none() { Err(CronFault::Never) } else { Ok(cron) }
     }
 
     /// Checks the name of a time zone.
@@ -173,11 +172,6 @@ impl Cron {
         self.named_days()
             .filter(|(month, day)| *day > LONGEST[usize::from(*month) - 1] || (*month, *day) == (2, 29))
             .collect()
-    }
-
-    /// Returns `true` if a month has one of the days that the expression names.
-    fn has_days(&self) -> bool {
-        self.named_days().any(|(month, day)| day <= LONGEST[usize::from(month) - 1])
     }
 
     fn named_days(&self) -> impl Iterator<Item = (u16, u16)> {
