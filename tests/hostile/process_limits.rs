@@ -78,6 +78,9 @@ const TOO_LOW: [(&str, &[&str]); 4] = [
     ("-s", &["128", "256"]),
 ];
 
+/// How a program ends whose data the kernel cannot load: by SIGSEGV, before its first instruction.
+const REFUSED_BY_THE_KERNEL: i32 = -11;
+
 /// Each of these ended the host by a panic, by SIGABRT, or not at all, or let it start although no guest could.
 #[test]
 fn limits_that_leave_too_little_are_refused_with_their_cure() {
@@ -98,7 +101,11 @@ fn limits_that_leave_too_little_are_refused_with_their_cure() {
         assert!(said.code == 70 && said.stderr.contains("cure: raise it"), "{value}: {said:?}");
     }
     // Little above what the kernel needs to load the program, an allocation before the check ended it by SIGABRT.
-    for (flag, value) in [("-d", "3400"), ("-d", "4000"), ("-v", "80000")] {
+    let lowest = (3_000..6_000).step_by(20).map(|limit: u32| limit.to_string());
+    let loaded =
+        lowest.into_iter().find(|limit| limited(&world, "-d", limit, &["--help"]).code != REFUSED_BY_THE_KERNEL);
+    let loaded = loaded.expect("a program that 6 MB of data are enough for");
+    for (flag, value) in [("-d", &*loaded), ("-d", "4000"), ("-v", "80000")] {
         for args in [&["--help"][..], &["queues"], &["check-consumer-health"]] {
             let said = limited(&world, flag, value, args);
             let told = format!(
