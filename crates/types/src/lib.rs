@@ -10,7 +10,9 @@ pub mod endpoint;
 pub mod error_chain;
 pub mod job;
 pub mod message;
+mod message_key;
 pub mod metadata;
+mod outbox;
 mod outcome;
 pub mod printable;
 mod rate;
@@ -22,6 +24,8 @@ mod timestamp;
 
 pub use backoff::Backoff;
 pub use boxed::BoxFuture;
+pub use message_key::KeySource;
+pub use outbox::{Outbox, OutboxError};
 pub use outcome::OutcomeKind;
 pub use rate::{Bucket, Rate};
 pub use schedule::ScheduleState;

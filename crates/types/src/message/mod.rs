@@ -143,6 +143,9 @@ impl Message {
     }
 }
 
+/// Name of the attribute with the original id of a requeued message, that is, the id before the first move.
+pub const ORIGINAL_ID_ATTRIBUTE: &str = "hostler-original-id";
+
 /// A message to send.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outgoing {
@@ -251,7 +254,7 @@ pub enum Invalid {
 
 /// Returns `true` if SQS allows the name of an attribute. A name has 1 to 256 characters of `A-Za-z0-9_-.`, and no
 /// leading, trailing or doubled dot (Amazon SQS developer guide, message attributes).
-fn is_attribute_name(name: &str) -> bool {
+pub(crate) fn is_attribute_name(name: &str) -> bool {
     (1..=256).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
         && name.split('.').all(|part| !part.is_empty())
