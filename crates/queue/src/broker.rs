@@ -11,11 +11,15 @@ use tokio::time::Instant;
 use crate::error::{QueueError, SendError};
 use crate::origin::Origin;
 use crate::queue::Queue;
+use crate::records::Records;
 use crate::request::{Request, Requested};
 use crate::schedules::Schedules;
 use crate::sent::Sent;
 use hostler_types::channel::{Channel, Filter};
-use hostler_types::message::Outgoing;
+use hostler_types::message::{Invalid, Outgoing};
+
+/// Maximum size of a message in bytes, including attributes (SQS quota: 1 MiB).
+const MAX_MESSAGE: usize = 1 << 20;
 
 /// The channel that a consumer receives from, and its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +126,26 @@ pub trait Broker: Send + Sync + 'static {
     fn schedules(&self) -> Result<&dyn Schedules, QueueError> {
         let text = "this queue cannot keep schedules: use the embedded queue, PostgreSQL, NATS, or a FIFO queue of SQS";
         Err(QueueError::Refused(text.to_owned()))
+    }
+
+    /// Returns the store of idempotency records in the database of the queues. The acks of these queues can carry a
+    /// [`Commit`](crate::Commit). By default, the service has none, and the error says what to do.
+    ///
+    /// # Errors
+    /// [`QueueError::Refused`]: the queues have no database of their own.
+    fn records(&self) -> Result<Arc<dyn Records>, QueueError> {
+        let text = "this queue keeps no idempotency records: name a store, `embedded` or `postgres`";
+        Err(QueueError::Refused(text.to_owned()))
+    }
+
+    /// Checks a message that is to be sent later, without a call to the service. By default, checks the rules that all queues
+    /// share, with the size limit of SQS (1 MiB).
+    ///
+    /// # Errors
+    /// The first rule that the message violates.
+    fn check(&self, channel: &Channel, message: &Outgoing) -> Result<(), Invalid> {
+        let _ = channel;
+        message.validate(MAX_MESSAGE)
     }
 
     /// Returns the system and the address of the queue or topic that messages to the channel are sent to. Makes no call

@@ -1,6 +1,7 @@
 //! An in-memory queue service for tests. Leases and delays follow tokio's clock, which a test can control. A test can
 //! also make calls fail.
 
+mod records;
 mod schedules;
 mod state;
 
@@ -14,12 +15,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Admin, Broker, ChannelSpec, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Provisioner, Queue,
-    QueueError, Receive, Schedules, SendError, Sent, Settlement, Unsettled, no_queue,
+    Admin, Broker, ChannelSpec, Commit, Delivery, Depth, LeaseError, LeaseHandle, Limits, Origin, Provisioner, Queue,
+    QueueError, Receive, Records, Report, Schedules, SendError, Sent, Settlement, Unsettled, no_queue,
 };
 use hostler_types::channel::Channel;
 use hostler_types::job::JobContext;
 use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
+pub use records::{FakeRecord, FakeRecords};
 use state::State;
 
 /// Maximum size of a message in bytes, including attributes (1 MiB, as on SQS).
@@ -83,6 +85,8 @@ struct Shared {
     /// Time at which the service was created, by the monotonic clock and by the wall clock.
     epoch: (Instant, SystemTime),
     state: Mutex<State>,
+    /// Records that acks commit to. Locked after `state`.
+    records: FakeRecords,
     changed: Notify,
 }
 
@@ -96,7 +100,13 @@ impl FakeBroker {
     /// Creates a fake service whose queues have the given limits.
     pub fn new(limits: Limits) -> Self {
         let epoch = (Instant::now(), SystemTime::now());
-        Self(Arc::new(Shared { limits, epoch, state: Mutex::default(), changed: Notify::new() }))
+        let (state, records) = (Mutex::default(), FakeRecords::default());
+        Self(Arc::new(Shared { limits, epoch, state, records, changed: Notify::new() }))
+    }
+
+    /// Returns the store of idempotency records that the acks of all queues commit to. [`Broker::records`] returns the same one.
+    pub fn record_store(&self) -> FakeRecords {
+        self.0.records.clone()
     }
 
     /// Makes the next `count` receive calls fail with `error`.
@@ -247,6 +257,10 @@ impl Broker for FakeBroker {
         Ok(self)
     }
 
+    fn records(&self) -> Result<Arc<dyn Records>, QueueError> {
+        Ok(Arc::new(self.record_store()))
+    }
+
     fn origin(&self, _: &Channel) -> Origin {
         Origin::default()
     }
@@ -313,6 +327,33 @@ impl FakeQueue {
         let taken = state.take(&self.spec, request, now);
         (taken, state.next(self.spec.channel.queue(), now).err().flatten())
     }
+
+    fn settle_one(&self, state: &mut State, settlement: &Settlement, now: Instant) -> Result<(), LeaseError> {
+        match (settlement, settlement.receipt().report()) {
+            (Settlement::Ack(receipt), Some(Report::Commit(commit))) => {
+                state.leased(self.spec.channel.queue(), receipt.as_str(), now)?;
+                self.commit(state, settlement, commit, now)
+            }
+            _ => state.settle(&self.spec, settlement, now),
+        }
+    }
+
+    /// Acks a message whose lease is valid, and makes the other changes of the ack. If one of the changes cannot be made, makes none.
+    fn commit(&self, state: &mut State, ack: &Settlement, commit: &Commit, now: Instant) -> Result<(), LeaseError> {
+        for (_, message) in &commit.messages {
+            message.validate(MAX_MESSAGE).map_err(|invalid| LeaseError::Unfit(invalid.to_string()))?;
+        }
+        if let Some(finish) = &commit.finish {
+            self.shared.records.commit(finish, now)?;
+        }
+        state.settle(&self.spec, ack, now)?;
+        for (channel, message) in &commit.messages {
+            let mut message = message.clone();
+            message.carry_trace(MAX_ATTRIBUTES);
+            state.send(channel, message, now, self.shared.wall_clock(now));
+        }
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -378,7 +419,7 @@ impl Queue for FakeQueue {
         let settle = |settlement: Settlement| {
             let settled = match &failure {
                 Some(error) => Err(error.clone()),
-                None => state.settle(&self.spec, &settlement, now),
+                None => self.settle_one(&mut state, &settlement, now),
             };
             settled.map_err(|error| Unsettled { settlement, error })
         };

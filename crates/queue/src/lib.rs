@@ -19,6 +19,7 @@
 mod admin;
 mod broker;
 mod change;
+mod commit;
 mod error;
 pub mod fake;
 mod inventory;
@@ -27,6 +28,7 @@ pub mod parallel;
 mod provision;
 mod queue;
 mod receipt;
+mod records;
 pub mod request;
 mod schedules;
 mod sent;
@@ -37,6 +39,7 @@ use std::time::Duration;
 pub use admin::{Admin, Depth, Redriven};
 pub use broker::{Broker, ChannelSpec, Link, SubjectSpec};
 pub use change::{Action, Change};
+pub use commit::{Commit, Finish, Hold, RecordId};
 pub use error::{QueueError, SendError, no_queue};
 pub use inventory::{
     Body, Disposal, Inventory, Listing, ManagedQueue, ManagedTopic, QueueUse, Removal, StoredBodies, Unread, tag,
@@ -45,13 +48,16 @@ pub use origin::Origin;
 pub use provision::{Finding, Provisioner};
 pub use queue::{Delivery, Limits, Queue, Receive};
 pub use receipt::{LeaseHandle, Receipt, Report};
+pub use records::{Begin, Begun, Done, MAX_LABEL, Records, RunEnd};
 pub use request::{Request, Requested};
 pub use schedules::{Advance, Advanced, Agreement, Schedules};
 pub use sent::Sent;
 pub use settlement::{
-    ATTEMPTS_ATTRIBUTE, LeaseError, MAX_REASON, ORIGINAL_ID_ATTRIBUTE, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, Settlement,
-    Unsettled, dead_letter_attributes,
+    ATTEMPTS_ATTRIBUTE, LeaseError, MAX_REASON, REASON_ATTRIBUTE, SOURCE_ATTRIBUTE, Settlement, Unsettled,
+    dead_letter_attributes,
 };
+
+pub use hostler_types::message::ORIGINAL_ID_ATTRIBUTE;
 
 /// Period in which a second message with the same deduplication key is a duplicate (AWS: the 5-minute deduplication
 /// interval).

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::commit::Commit;
+
 /// The right to settle a delivery. A delivery is settled only once: a receipt cannot be cloned, and settling consumes
 /// the receipt.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,11 +13,14 @@ pub struct Receipt {
     report: Option<Box<Report>>,
 }
 
-/// The end of a handler's work, for a service that decides about retries itself
-/// ([`Queue::decides_retries`](crate::Queue::decides_retries)).
+/// The end of a handler's work, for a service that does more with it than to settle the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The handler has succeeded with this result.
+    /// The handler has succeeded, and the ack makes these changes in its transaction. Only for queues whose broker has
+    /// [`records`](crate::Broker::records).
+    Commit(Arc<Commit>),
+    /// The handler has succeeded with this result. Only for a service that decides about retries itself
+    /// ([`Queue::decides_retries`](crate::Queue::decides_retries)), as is [`Self::Failure`].
     Result(Vec<u8>),
     /// The handler has failed.
     Failure {

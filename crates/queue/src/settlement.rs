@@ -67,8 +67,6 @@ pub const REASON_ATTRIBUTE: &str = "hostler-dead-letter-reason";
 pub const SOURCE_ATTRIBUTE: &str = "hostler-source";
 /// Name of the attribute with the number of times that a message was delivered before it was dead-lettered.
 pub const ATTEMPTS_ATTRIBUTE: &str = "hostler-attempts";
-/// Name of the attribute with the original id of a requeued message, that is, the id before the first move.
-pub const ORIGINAL_ID_ATTRIBUTE: &str = "hostler-original-id";
 
 /// Maximum length in bytes of the reason in a dead-lettered message. A longer reason is cut. A handler's reason may
 /// already have been cut to a smaller limit and end with a note about the cut. This limit leaves room for the note.

@@ -236,7 +236,7 @@ impl State {
 
     /// Returns the index of the message that is leased under this receipt. Fails if the lease has ended, or if a test
     /// requested a failure for the message.
-    fn leased(&mut self, queue: &str, receipt: &str, now: Instant) -> Result<usize, LeaseError> {
+    pub(super) fn leased(&mut self, queue: &str, receipt: &str, now: Instant) -> Result<usize, LeaseError> {
         let lost = || LeaseError::Lost("it has ended, or the message was settled".to_owned());
         let lease: u64 = receipt.parse().map_err(|_| lost())?;
         let mut entries = self.queues.get(queue).into_iter().flatten();
