@@ -14,7 +14,7 @@ use super::registration::Registration;
 use super::rows::{bytes, due_after, optional_text, read_attributes, text, unreadable, write_attributes};
 use super::send::place;
 use super::topology::{Target, is_ordered};
-use hostler_queue::{Delivery, Receipt, Receive, dead_letter_attributes};
+use hostler_queue::{Delivery, LeaseError, Receipt, Receive, dead_letter_attributes};
 use hostler_types::message::{MAX_ATTRIBUTES, Message, TraceContext};
 pub(super) use set_aside::{SetAside, is_of_the_row, set_aside};
 use set_aside::{lossy, read_stored, rescue};
@@ -313,6 +313,11 @@ fn show_in(
         )?
         .execute(params![queue, ticket.enqueued_at, ticket.seq, ticket.lease, now, visible_at, lease])?;
     Ok(changed == 1)
+}
+
+/// Returns the error for an entry whose lease is lost.
+pub(super) fn lost() -> LeaseError {
+    LeaseError::Lost("it has ended, or the message was settled".to_owned())
 }
 
 fn leased(db: &Connection, queue: i64, ticket: Ticket, now: i64) -> rusqlite::Result<Option<Entry>> {

@@ -1,6 +1,7 @@
 //! Embedded queue driver: stores all queues in one SQLite file that several processes may share.
 
 mod clock;
+mod commit;
 mod companions;
 mod depth;
 mod file;
@@ -9,6 +10,7 @@ mod look;
 mod owned;
 mod provision;
 mod queue;
+mod records;
 mod registration;
 mod rows;
 mod schedules;
@@ -29,13 +31,14 @@ use async_trait::async_trait;
 use file::Opened;
 use hostler_queue::{
     Admin, Advance, Advanced, Agreement, Broker, Change, ChannelSpec, DEDUPE_WINDOW, Depth, Finding, Origin,
-    Provisioner, Queue, QueueError, Schedules, SendError, Sent, no_queue,
+    Provisioner, Queue, QueueError, Records, Schedules, SendError, Sent, no_queue,
 };
 use hostler_types::ScheduleState;
 use hostler_types::channel::Channel;
-use hostler_types::message::{MAX_ATTRIBUTES, Message, Outgoing};
+use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Message, Outgoing};
 use lease::Source;
 use queue::EmbeddedQueue;
+use records::EmbeddedRecords;
 use registration::Registration;
 use topology::Target;
 use writer::{Need, Writer, close_all};
@@ -190,7 +193,7 @@ impl Broker for EmbeddedBroker {
             dead_letter: queues.dead_letters.map(|target| target.id).zip(spec.max_receives),
             registrations: std::iter::once(own).chain(dead_letter_queue).collect(),
         };
-        Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
+        Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source, self.options.dedupe_window)))
     }
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
@@ -216,6 +219,14 @@ impl Broker for EmbeddedBroker {
 
     fn schedules(&self) -> Result<&dyn Schedules, QueueError> {
         Ok(self)
+    }
+
+    fn records(&self) -> Result<Arc<dyn Records>, QueueError> {
+        Ok(Arc::new(EmbeddedRecords::new(self.writer.clone())))
+    }
+
+    fn check(&self, _: &Channel, message: &Outgoing) -> Result<(), Invalid> {
+        message.validate(MAX_MESSAGE)
     }
 
     fn origin(&self, _: &Channel) -> Origin {
@@ -278,7 +289,7 @@ impl Admin for EmbeddedBroker {
             dead_letter: None,
             registrations: vec![Registration { id: found.id, name: channel.queue().to_owned() }],
         };
-        Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source)))
+        Ok(Arc::new(EmbeddedQueue::new(self.writer.clone(), source, self.options.dedupe_window)))
     }
 
     async fn peek(

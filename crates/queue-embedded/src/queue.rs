@@ -8,11 +8,13 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Session;
-use super::lease::{self, Ending, Source, Ticket};
+use super::commit;
+use super::lease::{self, Ending, Source, Ticket, lost};
 use super::waiting::Waiting;
 use super::writer::{Need, Writer, ended};
 use hostler_queue::{
-    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
+    Commit, Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Report, Settlement,
+    Unsettled,
 };
 
 /// Limits of this driver. The batches are larger than those of SQS (10 messages). The maximum wait and the maximum
@@ -31,25 +33,34 @@ const LIMITS: Limits = Limits {
 pub(super) struct EmbeddedQueue {
     writer: Writer,
     source: Arc<Source>,
+    /// Period in which a message with the same deduplication key as another one is a duplicate.
+    dedupe_window: Duration,
+}
+
+/// Changes that settle an entry.
+enum Order {
+    Plain(Ending),
+    /// An ack that also makes these changes.
+    Commit(Arc<Commit>),
 }
 
 impl EmbeddedQueue {
-    pub(super) fn new(writer: Writer, source: Source) -> Self {
-        Self { writer, source: Arc::new(source) }
+    pub(super) fn new(writer: Writer, source: Source, dedupe_window: Duration) -> Self {
+        Self { writer, source: Arc::new(source), dedupe_window }
     }
 
-    /// Calls `act` for each lease, in one transaction. `act` returns `false` if the lease is lost. An element of
-    /// `leases` that is an error is returned unchanged. If the transaction fails, every result is an error that permits
-    /// a retry.
+    /// Calls `act` for each lease, in one transaction. An element of `leases` that is an error is returned unchanged. If the
+    /// transaction fails, every result is an error that permits a retry.
     async fn each<T: Send + 'static>(
         &self,
+        need: Need,
         leases: Vec<Result<T, LeaseError>>,
-        mut act: impl FnMut(&Session<'_>, &T) -> rusqlite::Result<bool> + Send + 'static,
+        mut act: impl FnMut(&Session<'_>, &T) -> rusqlite::Result<Result<(), LeaseError>> + Send + 'static,
     ) -> Vec<Result<(), LeaseError>> {
         let count = leases.len();
-        let done = self.writer.call(Need::Write, move |db| {
+        let done = self.writer.call(need, move |db| {
             let answers = leases.iter().map(|lease| match lease {
-                Ok(lease) => Ok(if act(db, lease)? { Ok(()) } else { Err(lost()) }),
+                Ok(lease) => act(db, lease),
                 Err(error) => Ok(Err(error.clone())),
             });
             answers.collect()
@@ -112,16 +123,21 @@ impl Queue for EmbeddedQueue {
     async fn extend(&self, leases: &[LeaseHandle], by: Duration) -> Vec<Result<(), LeaseError>> {
         let queue = self.source.queue;
         let tickets: Vec<_> = leases.iter().map(|lease| ticket(lease.as_str())).collect();
-        let extend = move |db: &Session<'_>, ticket: &Ticket| lease::extend(db, queue, *ticket, by);
-        self.each(tickets, extend).await
+        let extend = move |db: &Session<'_>, ticket: &Ticket| lease::extend(db, queue, *ticket, by).map(valid);
+        self.each(Need::Write, tickets, extend).await
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
         let source = Arc::clone(&self.source);
         let orders: Vec<_> = batch.iter().map(|settlement| order(&source, settlement)).collect();
-        let settle =
-            move |db: &Session<'_>, (ticket, ending): &(Ticket, Ending)| lease::settle(db, &source, *ticket, ending);
-        let settled = self.each(orders, settle).await;
+        let commits = orders.iter().any(|order| matches!(order, Ok((_, Order::Commit(_)))));
+        let need = if commits { Need::Durable } else { Need::Write };
+        let window = self.dedupe_window;
+        let settle = move |db: &Session<'_>, (ticket, order): &(Ticket, Order)| match order {
+            Order::Plain(ending) => lease::settle(db, &source, *ticket, ending).map(valid),
+            Order::Commit(commit) => commit::ack(db, &source, *ticket, commit, window),
+        };
+        let settled = self.each(need, orders, settle).await;
         let answer =
             |(settlement, settled): (_, Result<_, _>)| settled.map_err(|error| Unsettled { settlement, error });
         batch.into_iter().zip(settled).map(answer).collect()
@@ -132,11 +148,21 @@ fn ticket(receipt: &str) -> Result<Ticket, LeaseError> {
     Ticket::parse(receipt).ok_or_else(lost)
 }
 
-/// Returns the entry that `settlement` applies to, and the action that settles it. Fails if the receipt is not from
-/// this driver. A dead-letter settlement also fails if the queue has no dead-letter queue.
-fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Ending), LeaseError> {
+fn valid(is_valid: bool) -> Result<(), LeaseError> {
+    if is_valid { Ok(()) } else { Err(lost()) }
+}
+
+/// Returns the entry that `settlement` applies to, and the changes that settle it. Fails if the receipt is not from
+/// this driver. A dead-letter settlement also fails if the queue has no dead-letter queue, and an ack if its messages are not valid.
+fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Order), LeaseError> {
     let ending = match settlement {
-        Settlement::Ack(_) => Ending::Ack,
+        Settlement::Ack(receipt) => match receipt.report() {
+            Some(Report::Commit(commit)) => {
+                let commit = Order::Commit(commit::checked(commit)?);
+                return Ok((ticket(receipt.as_str())?, commit));
+            }
+            _ => Ending::Ack,
+        },
         Settlement::Release(_, delay) => Ending::Release(*delay),
         Settlement::GiveBack(_, delay) => Ending::GiveBack(*delay),
         Settlement::DeadLetter { reason, .. } => {
@@ -144,11 +170,7 @@ fn order(source: &Source, settlement: &Settlement) -> Result<(Ticket, Ending), L
             Ending::DeadLetter(queue, reason.clone())
         }
     };
-    Ok((ticket(settlement.receipt().as_str())?, ending))
-}
-
-fn lost() -> LeaseError {
-    LeaseError::Lost("it has ended, or the message was settled".to_owned())
+    Ok((ticket(settlement.receipt().as_str())?, Order::Plain(ending)))
 }
 
 fn no_dead_letter_queue() -> LeaseError {

@@ -158,6 +158,19 @@ pub(super) fn bytes(row: &Row<'_>, at: usize, column: &str) -> rusqlite::Result<
     }
 }
 
+/// Reads a column that contains bytes or nothing.
+pub(super) fn optional_bytes(row: &Row<'_>, at: usize, column: &str) -> rusqlite::Result<Option<Vec<u8>>> {
+    if row.get_ref(at)? == ValueRef::Null { Ok(None) } else { bytes(row, at, column).map(Some) }
+}
+
+/// Reads a column that must contain an integer.
+pub(super) fn integer(row: &Row<'_>, at: usize, column: &str) -> rusqlite::Result<i64> {
+    match row.get_ref(at)? {
+        ValueRef::Integer(number) => Ok(number),
+        other => Err(unreadable(column, format_args!("holds {} instead of an integer", kind(&other)))),
+    }
+}
+
 fn kind(value: &ValueRef<'_>) -> &'static str {
     match value {
         ValueRef::Null => "nothing",

@@ -12,11 +12,11 @@ use hostler_queue::{DEFAULT_GROUP, Sent};
 use hostler_types::channel::Channel;
 use hostler_types::message::Outgoing;
 
-/// Sends messages to a channel. If sending fails, no message of the batch is sent.
-pub(super) fn send(
+/// Sends messages to a channel. If sending fails, the caller's transaction must be rolled back.
+pub(super) fn send<'m>(
     db: &Session<'_>,
     channel: &Channel,
-    batch: &[Outgoing],
+    batch: impl IntoIterator<Item = &'m Outgoing>,
     dedupe_window: Duration,
 ) -> rusqlite::Result<Vec<Sent>> {
     let route = route(db, channel)?;
@@ -26,7 +26,7 @@ pub(super) fn send(
     };
     let now = db.now();
     forget_keys(db, now.saturating_sub(millis(dedupe_window)))?;
-    batch.iter().map(|message| send_one(db, &route, &scope, message, now)).collect()
+    batch.into_iter().map(|message| send_one(db, &route, &scope, message, now)).collect()
 }
 
 fn send_one(db: &Connection, route: &Route, scope: &str, message: &Outgoing, now: i64) -> rusqlite::Result<Sent> {
