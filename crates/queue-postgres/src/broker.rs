@@ -7,17 +7,19 @@ use async_trait::async_trait;
 use hostler_postgres::{Client, Database, DatabaseError, Transaction};
 use hostler_queue::{
     Admin, Advance, Advanced, Agreement, Broker, Change, ChannelSpec, Depth, Finding, Inventory, Link, Listing,
-    ManagedQueue, Origin, Provisioner, Queue, QueueError, Schedules, SendError, Sent,
+    ManagedQueue, Origin, Provisioner, Queue, QueueError, Records, Schedules, SendError, Sent,
 };
 use hostler_types::ScheduleState;
 use hostler_types::channel::Channel;
 use hostler_types::message::{Invalid, MAX_ATTRIBUTES, Message, Outgoing};
 use tokio::sync::watch;
 
-use super::faults::{no_schedules, no_schema};
+use super::additions::{self, OF_SCHEDULES};
+use super::faults::no_schema;
 use super::options::Options;
 use super::provision::{self, Difference, Leftover};
 use super::queue::PostgresQueue;
+use super::records::PostgresRecords;
 use super::schema::{self, State};
 use super::send::check;
 use super::service::Service;
@@ -30,7 +32,8 @@ pub struct PostgresBroker(Arc<Service>);
 
 impl PostgresBroker {
     /// Connects. Creates the schema, or brings it to the latest version, if the options say so. An older version is left as
-    /// it is if the user may not change it. Queues work with it, and [`Schedules::prepare`] is refused.
+    /// it is if the user may not change it. Queues work with it. [`Schedules::prepare`] and [`Records::prepare`] are refused if their table
+    /// is missing.
     ///
     /// # Errors
     /// [`QueueError::Refused`] if the options are not valid, the server refuses the user, or a newer hostler has migrated the schema.
@@ -159,24 +162,20 @@ impl Broker for PostgresBroker {
         Ok(self)
     }
 
+    fn records(&self) -> Result<Arc<dyn Records>, QueueError> {
+        Ok(Arc::new(PostgresRecords::new(Arc::clone(&self.0))))
+    }
+
+    fn check(&self, _: &Channel, message: &Outgoing) -> Result<(), Invalid> {
+        check(message)
+    }
+
     fn origin(&self, channel: &Channel) -> Origin {
         self.0.origin(channel)
     }
 
     fn link(&self) -> watch::Receiver<Link> {
         self.0.link()
-    }
-}
-
-impl PostgresBroker {
-    /// Creates the table of schedules again if somebody has removed it from a current schema.
-    async fn restore_schedules(&self) -> Result<Vec<Change>, QueueError> {
-        let changes = self.planned_changes().await?;
-        if !changes.is_empty() {
-            let client = self.client().await?;
-            self.0.run(client.batch(schema::SCHEDULES_TABLE)).await?;
-        }
-        Ok(changes)
     }
 }
 
@@ -187,40 +186,16 @@ impl Schedules for PostgresBroker {
     }
 
     async fn prepare(&self) -> Result<(), QueueError> {
-        if self.0.options.create_missing {
-            schema::create(&self.0.database).await?;
-            self.restore_schedules().await?;
-        }
-        match schema::state(&self.0.database).await? {
-            State::Missing => return Err(QueueError::Refused(no_schema().to_owned())),
-            State::Older => return Err(QueueError::Refused(no_schedules().to_owned())),
-            State::Current => {}
-        }
-        let client = self.client().await?;
-        if !self.0.run(schedules::has_table(&client)).await? {
-            return Err(QueueError::Refused(no_schedules().to_owned()));
-        }
-        match self.0.run(rights::missing_for_schedules(&client)).await? {
-            Some(grant) => Err(QueueError::Refused(format!(
-                "the user of the database lacks rights for schedules: let the owner of the schema run: {grant}"
-            ))),
-            None => Ok(()),
-        }
+        additions::prepare(&self.0, OF_SCHEDULES).await
     }
 
     /// The schema is planned with the queues. What remains is a table that somebody has removed from it.
     async fn planned_changes(&self) -> Result<Vec<Change>, QueueError> {
-        if schema::state(&self.0.database).await? != State::Current {
-            return Ok(Vec::new());
-        }
-        let client = self.client().await?;
-        let is_there = self.0.run(schedules::has_table(&client)).await?;
-        Ok(if is_there { Vec::new() } else { vec![Change::create(format!("table {}", super::faults::SCHEDULES))] })
+        additions::missing(&self.0, OF_SCHEDULES).await
     }
 
     async fn make_changes(&self) -> Result<Vec<Change>, QueueError> {
-        schema::create(&self.0.database).await?;
-        self.restore_schedules().await
+        additions::restore(&self.0, OF_SCHEDULES).await
     }
 
     async fn look(&self, names: &[String]) -> Result<Vec<Option<ScheduleState>>, QueueError> {
@@ -312,14 +287,7 @@ impl Provisioner for PostgresBroker {
     }
 
     async fn plan(&self, wanted: &[ChannelSpec]) -> Result<Vec<Change>, QueueError> {
-        let mut changes = Vec::new();
-        match schema::state(&self.0.database).await? {
-            State::Missing => changes.push(Change::create(format!("schema {}", schema::SCHEMA))),
-            State::Older => {
-                changes.push(Change::update(format!("schema {}", schema::SCHEMA), "to the latest version".to_owned()));
-            }
-            State::Current => {}
-        }
+        let mut changes = Vec::from_iter(schema::planned(schema::state(&self.0.database).await?));
         for spec in wanted {
             let (differences, has_schema) = self.differences(spec).await?;
             let leftovers = if has_schema { self.leftovers(spec).await? } else { Vec::new() };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler_queue::{
-    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Settlement, Unsettled,
+    Delivery, LeaseError, LeaseHandle, Limits, Origin, Queue, QueueError, Receive, Report, Settlement, Unsettled,
 };
 use hostler_types::channel::Channel;
 use tokio::time::Instant;
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::claim::{Claimed, claim};
+use super::commit;
 use super::faults::{no_queue, to_lease_error};
 use super::service::Service;
 use super::settle::{self, Show, Source};
@@ -169,14 +170,17 @@ impl Queue for PostgresQueue {
 
     async fn settle(&self, batch: Vec<Settlement>) -> Vec<Result<(), Unsettled>> {
         let mut results = Vec::new();
-        let (mut acks, mut shows, mut dead) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut acks, mut commits, mut shows, mut dead) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (place, settlement) in batch.iter().enumerate() {
             let ticket = Ticket::parse(settlement.receipt().as_str());
             results.push(ticket.as_ref().map(drop).map_err(Clone::clone));
             let Ok(ticket) = ticket else { continue };
             let show = |after: &Duration, uncount| Show { ticket, after: *after, keep: false, uncount };
             match settlement {
-                Settlement::Ack(_) => acks.push((place, ticket, ())),
+                Settlement::Ack(receipt) => match receipt.report() {
+                    Some(Report::Commit(commit)) => commits.push((place, (ticket, &**commit))),
+                    _ => acks.push((place, ticket, ())),
+                },
                 Settlement::Release(_, delay) => shows.push((place, ticket, show(delay, false))),
                 Settlement::GiveBack(_, delay) => shows.push((place, ticket, show(delay, true))),
                 Settlement::DeadLetter { reason, .. } => dead.push((place, ticket, reason)),
@@ -188,6 +192,10 @@ impl Queue for PostgresQueue {
             self.service.run(settle::ack(&mut client, self.source.ordered, &tickets)).await
         })
         .await;
+        let (places, commits): (Vec<usize>, Vec<_>) = commits.into_iter().unzip();
+        for (place, result) in places.into_iter().zip(commit::commit(&self.service, &commits).await) {
+            results[place] = result;
+        }
         let at_once = shows.iter().any(|(_, _, show)| show.after.is_zero());
         self.together(shows, &mut results, async |all| {
             self.show(all.into_iter().map(|(_, show)| show).collect()).await

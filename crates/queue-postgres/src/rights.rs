@@ -1,9 +1,9 @@
-//! Compares the rights of the user with those that consumers and schedules need.
+//! Compares the rights of the user with those that consumers, schedules and idempotency records need.
 
 use hostler_postgres::{Client, DatabaseError, Type};
 use hostler_queue::Finding;
 
-use super::faults::SCHEDULES;
+use super::faults::ADDED;
 use super::schema::{PERMISSIONS, SCHEMA};
 
 /// Rights that `provision = "auto"` needs besides those of [`PERMISSIONS`].
@@ -20,21 +20,22 @@ pub(super) async fn inspect(client: &Client, creates: bool) -> Result<Option<Fin
     Ok(finding(&lacking.collect::<Vec<_>>(), creates))
 }
 
-/// Returns the statement that grants the rights that the user lacks for schedules. `None`: the user has them.
-pub(super) async fn missing_for_schedules(client: &Client) -> Result<Option<String>, DatabaseError> {
-    let lacking = lacking(client, granted(PERMISSIONS).filter(|(_, object)| *object == SCHEDULES)).await?;
+/// Returns the statement that grants the rights on a table that the user lacks. `None`: the user has them.
+pub(super) async fn missing_on(client: &Client, table: &str) -> Result<Option<String>, DatabaseError> {
+    let lacking = lacking(client, granted(PERMISSIONS).filter(|(_, object)| *object == table)).await?;
     if lacking.is_empty() {
         return Ok(None);
     }
     let rows = client.query("SELECT quote_ident(current_user)", &[]).await?;
     let user: String = rows.first().map(|row| row.get(0)).unwrap_or_default();
     let rights: Vec<_> = lacking.into_iter().map(|(right, _)| right).collect();
-    Ok(Some(format!("GRANT {} ON {SCHEDULES} TO {user}", rights.join(", "))))
+    Ok(Some(format!("GRANT {} ON {table} TO {user}", rights.join(", "))))
 }
 
-/// Returns the rights that a consumer needs, each with its object. An installation without schedules need not grant theirs.
+/// Returns the rights that each consumer needs, each with its object. An installation without schedules or without idempotency
+/// records need not grant theirs.
 fn of_consumers() -> impl Iterator<Item = (&'static str, &'static str)> {
-    granted(PERMISSIONS).filter(|(_, object)| *object != SCHEDULES)
+    granted(PERMISSIONS).filter(|(_, object)| !ADDED.contains(object))
 }
 
 /// Returns the rights that the user lacks, each with its object.
@@ -83,6 +84,7 @@ fn parts(statement: &str) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::{RECORDS, SCHEDULES};
 
     #[test]
     fn every_statement_of_the_permissions_is_read() {
@@ -96,13 +98,15 @@ mod tests {
         {
             assert!(all.contains(&one), "{one:?}");
         }
-        assert_eq!(all.len(), 1 + 3 + 2 + 12 + 1 + 3);
+        assert_eq!(all.len(), 1 + 3 + 2 + 12 + 1 + 3 + 4);
     }
 
     #[test]
-    fn consumers_need_no_rights_on_schedules() {
-        let all: Vec<_> = granted(PERMISSIONS).filter(|(_, object)| *object == SCHEDULES).collect();
-        assert_eq!(all, [("SELECT", SCHEDULES), ("INSERT", SCHEDULES), ("UPDATE", SCHEDULES)]);
+    fn consumers_need_no_rights_on_schedules_and_records() {
+        let all: Vec<_> = granted(PERMISSIONS).filter(|(_, object)| ADDED.contains(object)).collect();
+        let schedules = ["SELECT", "INSERT", "UPDATE"].map(|right| (right, SCHEDULES));
+        let records = ["SELECT", "INSERT", "UPDATE", "DELETE"].map(|right| (right, RECORDS));
+        assert_eq!(all, [&schedules[..], &records].concat());
         assert_eq!(of_consumers().count(), granted(PERMISSIONS).count() - all.len());
     }
 

@@ -21,12 +21,6 @@ pub(super) async fn look(client: &Client, names: &[String]) -> Result<Vec<Option
     }
 }
 
-/// Returns `true` if the database has the table of schedules.
-pub(super) async fn has_table(client: &Client) -> Result<bool, DatabaseError> {
-    let rows = client.query("SELECT to_regclass('hostler_queue.schedule') IS NOT NULL", &[]).await?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
-}
-
 /// Stores the new state of a schedule and sends the messages in one transaction, if the schedule has the state that the step starts
 /// from. The messages have been checked.
 pub(super) async fn advance(service: &Service, step: Advance) -> Result<Advanced, QueueError> {

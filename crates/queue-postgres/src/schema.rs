@@ -1,14 +1,14 @@
 //! The schema `hostler_queue`: its versions, and the check of its version.
 
 use hostler_postgres::{Database, DatabaseError, Fit, MigrateError, Migration, migrate, schema_version};
-use hostler_queue::QueueError;
+use hostler_queue::{Change, QueueError};
 
 use super::faults::to_queue_error;
 
 /// Name of the schema.
 pub(super) const SCHEMA: &str = "hostler_queue";
 
-/// Statements that let a user send and receive, and keep schedules, if the queues exist (`provision = "check"`), for `USER`. To
+/// Statements that let a user send and receive, and keep schedules and idempotency records, if the queues exist (`provision = "check"`), for `USER`. To
 /// provision, a user needs the right to create in the database, or to own the schema.
 pub const PERMISSIONS: &str = "\
 GRANT USAGE ON SCHEMA hostler_queue TO USER;
@@ -17,15 +17,20 @@ GRANT SELECT, UPDATE ON hostler_queue.queue TO USER;
 GRANT SELECT, INSERT, UPDATE, DELETE ON hostler_queue.content, hostler_queue.entry, hostler_queue.dedupe TO USER;
 GRANT USAGE ON SEQUENCE hostler_queue.seq TO USER;
 GRANT SELECT, INSERT, UPDATE ON hostler_queue.schedule TO USER;
+GRANT SELECT, INSERT, UPDATE, DELETE ON hostler_queue.record TO USER;
 ";
 
 /// Statement that creates the table of schedules.
 pub(super) const SCHEDULES_TABLE: &str = include_str!("schema/2.sql");
 
+/// Statements that create the table of idempotency records.
+pub(super) const RECORDS_TABLE: &str = include_str!("schema/3.sql");
+
 /// All versions.
-const MIGRATIONS: [Migration; 2] = [
+const MIGRATIONS: [Migration; 3] = [
     Migration { version: 1, name: "queues", compatible_from: 1, sql: include_str!("schema/1.sql") },
     Migration { version: 2, name: "schedules", compatible_from: 1, sql: SCHEDULES_TABLE },
+    Migration { version: 3, name: "idempotency", compatible_from: 1, sql: RECORDS_TABLE },
 ];
 
 /// Latest version that this hostler knows.
@@ -36,7 +41,7 @@ const LATEST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 pub(super) enum State {
     /// There is no schema.
     Missing,
-    /// It lacks the table of schedules. Queues work.
+    /// It lacks tables that only some installations need: that of idempotency records, and perhaps that of schedules. Queues work.
     Older,
     /// It has what this hostler needs.
     Current,
@@ -53,8 +58,8 @@ pub(super) async fn create_or_keep(database: &Database) -> Result<(), QueueError
     let Err(error) = migrate(database, SCHEMA, &MIGRATIONS).await else { return Ok(()) };
     if is_denied(&error) && state(database).await? == State::Older {
         tracing::info!(
-            "the schema {SCHEMA} is not at the latest version, and this user may not update it: for schedules, let its owner run \
-             `hostler provision`"
+            "the schema {SCHEMA} is not at the latest version, and this user may not update it: for schedules and idempotency, let its \
+             owner run `hostler provision`"
         );
         return Ok(());
     }
@@ -83,6 +88,16 @@ fn fault_of(error: MigrateError) -> QueueError {
             "the schema {SCHEMA} cannot be created: {message}; grant CREATE on the database, or let its owner run `hostler provision`"
         )),
         MigrateError::Database(error) => to_queue_error(&error),
+    }
+}
+
+/// Returns the change that brings the schema to the latest version. `None`: it is there.
+pub(super) fn planned(state: State) -> Option<Change> {
+    let name = format!("schema {SCHEMA}");
+    match state {
+        State::Missing => Some(Change::create(name)),
+        State::Older => Some(Change::update(name, "to the latest version".to_owned())),
+        State::Current => None,
     }
 }
 

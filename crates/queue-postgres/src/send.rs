@@ -11,7 +11,7 @@ use hostler_types::message::{Invalid, Outgoing};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::faults::no_queue;
+use super::faults::{no_queue, to_queue_error};
 use super::options::MAX_MESSAGE;
 use super::rows::{millis, write_attributes};
 use super::service::Service;
@@ -81,11 +81,38 @@ pub(super) async fn send_in(
     channel: &Channel,
     batch: &[Outgoing],
 ) -> Result<Written, QueueError> {
-    let Some(route) = service.run(route(service, tx, channel)).await? else {
-        return Err(no_queue(&service.full(channel.exchange().unwrap_or(channel.queue()))));
-    };
-    let sent = service.run(write(service, tx, &route, batch)).await?;
-    Ok(Written { sent, queues: route.targets.into_iter().map(|(target, _)| target.name).collect() })
+    let messages: Vec<_> = batch.iter().map(|message| (channel, message)).collect();
+    let written = write(service, tx, &messages).await;
+    service.note(written.as_ref().err().and_then(WriteError::of_the_database));
+    written.map_err(|error| match error {
+        WriteError::NoQueue(name) => no_queue(&name),
+        WriteError::Database(error) => to_queue_error(&error),
+    })
+}
+
+/// The reason why messages were not written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum WriteError {
+    /// The queue or the exchange of this name is missing, and is not to be created.
+    NoQueue(String),
+    /// The database failed.
+    Database(DatabaseError),
+}
+
+impl WriteError {
+    /// Returns the error of the database.
+    pub(super) fn of_the_database(&self) -> Option<&DatabaseError> {
+        match self {
+            Self::NoQueue(_) => None,
+            Self::Database(error) => Some(error),
+        }
+    }
+}
+
+impl From<DatabaseError> for WriteError {
+    fn from(error: DatabaseError) -> Self {
+        Self::Database(error)
+    }
 }
 
 /// Checks a message. PostgreSQL stores no NUL characters in text.
@@ -101,17 +128,29 @@ pub(super) fn check(message: &Outgoing) -> Result<(), Invalid> {
     }
 }
 
-async fn write(
+/// Writes messages to channels, in their order, as a part of a transaction. If this fails, the transaction can only be rolled back.
+pub(super) async fn write(
     service: &Service,
     tx: &Transaction<'_>,
-    route: &Route,
-    batch: &[Outgoing],
-) -> Result<Vec<Sent>, DatabaseError> {
-    let ids: Vec<String> = batch.iter().map(|_| Uuid::now_v7().to_string()).collect();
-    let first = known_keys(service, tx, &route.scope, batch, &ids).await?;
+    messages: &[(&Channel, &Outgoing)],
+) -> Result<Written, WriteError> {
+    let ids: Vec<String> = messages.iter().map(|_| Uuid::now_v7().to_string()).collect();
+    let mut routes: HashMap<&Channel, (Route, HashMap<String, String>)> = HashMap::new();
+    for (channel, _) in messages {
+        if routes.contains_key(channel) {
+            continue;
+        }
+        let Some(route) = route(service, tx, channel).await? else {
+            return Err(WriteError::NoQueue(service.full(channel.exchange().unwrap_or(channel.queue()))));
+        };
+        let own = messages.iter().zip(&ids).filter(|((to, _), _)| to == channel);
+        let first = known_keys(service, tx, &route.scope, own.map(|((_, message), id)| (*message, id))).await?;
+        routes.insert(channel, (route, first));
+    }
     let mut copies = Vec::new();
     let mut sent = Vec::new();
-    for (message, id) in batch.iter().zip(&ids) {
+    for ((channel, message), id) in messages.iter().zip(&ids) {
+        let Some((route, first)) = routes.get(channel) else { continue };
         let original = message.dedupe.as_ref().and_then(|key| first.get(key));
         if let Some(original) = original.filter(|original| *original != id) {
             sent.push(Sent { id: original.clone(), queues: Some(0) });
@@ -131,7 +170,8 @@ async fn write(
         insert(tx, copies).await?;
     }
     notify(service, tx, &copies).await?;
-    Ok(sent)
+    let targets = routes.into_values().flat_map(|(route, _)| route.targets);
+    Ok(Written { sent, queues: targets.map(|(target, _)| target.name).collect() })
 }
 
 /// Splits copies so that no statement has too many bytes.
@@ -203,17 +243,16 @@ async fn notify(service: &Service, tx: &Transaction<'_>, copies: &[Copy<'_>]) ->
     tx.execute(sql, &[(&CHANNEL, Type::TEXT), (&names, Type::TEXT_ARRAY)]).await.map(drop)
 }
 
-/// Records the deduplication keys of a batch. Returns, for each key, the id of the first message that had it.
+/// Records the deduplication keys of messages to a channel. Returns, for each key, the id of the first message that had it.
 async fn known_keys(
     service: &Service,
     tx: &Transaction<'_>,
     scope: &str,
-    batch: &[Outgoing],
-    ids: &[String],
+    batch: impl Iterator<Item = (&Outgoing, &String)>,
 ) -> Result<HashMap<String, String>, DatabaseError> {
     // Sorted, so that two batches wait for each other in the same order.
     let mut first: BTreeMap<&str, &str> = BTreeMap::new();
-    for (message, id) in batch.iter().zip(ids) {
+    for (message, id) in batch {
         if let Some(key) = &message.dedupe {
             first.entry(key).or_insert(id);
         }

@@ -65,11 +65,16 @@ impl Service {
     /// Awaits a call, and notes what it tells about the connection.
     pub(super) async fn run<T>(&self, call: impl Future<Output = Result<T, DatabaseError>>) -> Result<T, QueueError> {
         let answer = call.await;
-        match &answer {
-            Err(error) if is_of_the_link(error) => self.down(error.to_string()),
+        self.note(answer.as_ref().err());
+        answer.map_err(|error| to_queue_error(&error))
+    }
+
+    /// Notes what the end of a call tells about the connection. `None`: the call succeeded.
+    pub(super) fn note(&self, error: Option<&DatabaseError>) {
+        match error {
+            Some(error) if is_of_the_link(error) => self.down(error.to_string()),
             _ => self.up(),
         }
-        answer.map_err(|error| to_queue_error(&error))
     }
 
     fn up(&self) {

@@ -99,17 +99,25 @@ pub(super) async fn ack(client: &mut Client, ordered: bool, all: &[Ticket]) -> R
         return Ok(done);
     }
     // The rest have groups, in which the next message becomes visible, or their leases are lost.
+    let tx = client.transaction().await?;
+    let rest = remove(&tx, all).await?;
+    tx.commit().await?;
+    done.extend(rest);
+    Ok(done)
+}
+
+/// Removes leased messages as a part of a transaction. The next messages of their groups become visible. Returns those whose lease was
+/// valid.
+pub(super) async fn remove(tx: &Transaction<'_>, mut all: Vec<Ticket>) -> Result<Vec<Ticket>, DatabaseError> {
+    all.sort_unstable_by_key(|ticket| (ticket.queue, ticket.seq));
     let (queues, seqs, leases) = columns(all.iter().copied());
     let params = [(&queues as _, Type::INT4_ARRAY), (&seqs as _, Type::INT8_ARRAY), (&leases as _, Type::INT8_ARRAY)];
-    let tx = client.transaction().await?;
     let rows = tx.query(&removal(""), &params).await?;
     let groups: Vec<(i32, String)> =
         rows.iter().filter_map(|row| Some((row.get(0), row.get::<_, Option<String>>(3)?))).collect();
-    lock_groups(&tx, &groups).await?;
-    promote(&tx, &groups).await?;
-    tx.commit().await?;
-    done.extend(rows.iter().map(|row| Ticket { queue: row.get(0), seq: row.get(1), lease: row.get(2) }));
-    Ok(done)
+    lock_groups(tx, &groups).await?;
+    promote(tx, &groups).await?;
+    Ok(rows.iter().map(|row| Ticket { queue: row.get(0), seq: row.get(1), lease: row.get(2) }).collect())
 }
 
 /// Moves a leased message to the dead-letter queue. `attempts`: number of attempts to write into the copy. `None`: that of the row.
