@@ -72,7 +72,7 @@ use hostler_queue::{
     SendError, Sent, no_queue,
 };
 use hostler_types::channel::{Channel, Filter};
-use hostler_types::message::{Message, Outgoing};
+use hostler_types::message::{Invalid, Message, Outgoing};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -324,6 +324,10 @@ impl Broker for NatsBroker {
 
     async fn request(&self, request: Request) -> Result<Requested, SendError> {
         requests::request(&self.0.line, request).await
+    }
+
+    fn check(&self, _: &Channel, message: &Outgoing) -> Result<(), Invalid> {
+        message.validate(self.0.line.max_payload())
     }
 
     fn schedules(&self) -> Result<&dyn Schedules, QueueError> {

@@ -62,7 +62,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hostler_queue::{Admin, Broker, ChannelSpec, Depth, Link, Origin, Queue, QueueError, SendError, Sent, no_queue};
 use hostler_types::channel::Channel;
-use hostler_types::message::Outgoing;
+use hostler_types::message::{Invalid, Outgoing};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -353,6 +353,10 @@ impl Broker for RabbitBroker {
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
         send::send(&self.0, channel, batch).await
+    }
+
+    fn check(&self, _: &Channel, message: &Outgoing) -> Result<(), Invalid> {
+        send::check(message, self.0.publisher.frame_limits().sent())
     }
 
     fn origin(&self, channel: &Channel) -> Origin {

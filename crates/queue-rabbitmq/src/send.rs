@@ -71,7 +71,7 @@ pub(super) async fn send(service: &Service, channel: &Channel, batch: Vec<Outgoi
 }
 
 /// Checks a message. `most`: the limit to the frame with its headers.
-fn check(message: &Outgoing, most: usize) -> Result<(), Invalid> {
+pub(super) fn check(message: &Outgoing, most: usize) -> Result<(), Invalid> {
     message.validate(MAX_MESSAGE)?;
     if message.dedupe.is_some() {
         return Err(Invalid::DedupeUnsupported(

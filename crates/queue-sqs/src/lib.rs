@@ -92,7 +92,7 @@ use hostler_queue::{
 };
 use hostler_types::BoxFuture;
 use hostler_types::channel::Channel;
-use hostler_types::message::Outgoing;
+use hostler_types::message::{Invalid, Outgoing};
 use names::Names;
 use place::{Place, Target};
 use queue::SqsQueue;
@@ -211,6 +211,11 @@ impl Broker for SqsBroker {
         })
         .await?
         .map_err(|error| self.located(error))
+    }
+
+    /// The size is checked when the message is sent, because its body may go to S3.
+    fn check(&self, _: &Channel, message: &Outgoing) -> Result<(), Invalid> {
+        message.validate(usize::MAX)
     }
 
     async fn send(&self, channel: &Channel, batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
