@@ -10,7 +10,7 @@ use opentelemetry::metrics::{BoundHistogram, Counter, Histogram, Meter};
 use tokio::time::Instant;
 
 use super::drain_rate::DrainRate;
-use super::names::{self, DISPOSITIONS};
+use super::names::{self, DISPOSITIONS, KeyResult};
 use hostler_types::OutcomeKind;
 
 /// Names of a consumer and its channel.
@@ -150,6 +150,8 @@ pub(super) struct Counts {
     pub(super) leases_extended: AtomicU64,
     pub(super) leases_lost: AtomicU64,
     pub(super) refused: AtomicU64,
+    /// Looked up idempotency keys, in the order of [`names::KEY_RESULTS`].
+    pub(super) keys: [AtomicU64; names::KEY_RESULTS.len()],
 }
 
 /// Histograms, and the counter of sent messages. All consumers share them.
@@ -259,6 +261,13 @@ impl ConsumerMetrics {
     /// Counts one message of a producer that was not stored.
     pub fn refused(&self) {
         self.0.counts.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one message that was looked up by its idempotency key.
+    pub fn key_looked_up(&self, result: KeyResult) {
+        if let Some(count) = self.0.counts.keys.get(result as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Counts one lost lease.

@@ -105,6 +105,8 @@ metrics! {
         LEASES_EXTENDED = "hostler.leases.extended": Counter, "{lease}";
         /// Number of lost leases.
         LEASES_LOST = "hostler.leases.lost": Counter, "{lease}";
+        /// Number of messages that were looked up by their idempotency key, by result.
+        KEYS = "hostler.idempotency.keys": Counter, "{message}";
         /// Number of handlers that were stopped at the processing timeout.
         PROCESSING_TIMEOUTS = "hostler.processing_timeouts": Counter, "{timeout}";
         /// Number of messages that can be received.
@@ -142,6 +144,8 @@ pub const CONSUMER: &str = "hostler.consumer";
 pub const OUTCOME: &str = "hostler.outcome";
 /// Attribute with the action that was taken on a message after its handler: one of [`DISPOSITIONS`].
 pub const DISPOSITION: &str = "hostler.disposition";
+/// Attribute with the result of looking up an idempotency key: one of [`KEY_RESULTS`].
+pub const KEY_RESULT: &str = "hostler.idempotency.result";
 /// Attribute with a consumer state, named as in the health file.
 pub const STATE: &str = "hostler.state";
 
@@ -149,6 +153,31 @@ pub const STATE: &str = "hostler.state";
 pub const DISPOSITIONS: [&str; 4] = ["ack", "dead-letter", "release", "none"];
 /// Number of [`DISPOSITIONS`] that remove a message from its queue.
 pub(super) const REMOVALS: usize = 2;
+/// Results of looking up an idempotency key, in the order of [`KeyResult`].
+pub const KEY_RESULTS: [&str; 8] =
+    ["started", "taken-over", "repeated", "busy", "unknown", "other-body", "no-key", "unavailable"];
+
+/// Result of looking up an idempotency key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyResult {
+    /// The key is new, and the handler runs.
+    Started,
+    /// An earlier run ended without a result, and the handler runs again.
+    TakenOver,
+    /// The key was processed, and the message is acked.
+    Repeated,
+    /// Another delivery with the key is being processed, and the message waits.
+    Busy,
+    /// An earlier run ended without a result, and the message is dead-lettered.
+    Unknown,
+    /// The key was used with another body, and the message is dead-lettered.
+    OtherBody,
+    /// The message has no key, and is dead-lettered.
+    NoKey,
+    /// The store did not answer, and the message waits.
+    Unavailable,
+}
+
 /// Consumer states, named as in the health file.
 pub const STATES: [&str; 6] = ["INITIALIZING", "INITIALIZED", "LISTENING", "PROCESSING", "IDLE", "EXITING"];
 

@@ -73,6 +73,17 @@ impl Watch<'_> {
             let timed_out = consumer.counts().settled().filter(|(outcome, ..)| *outcome == OutcomeKind::TimedOut);
             take(timed_out.map(|(_, _, count)| count).sum(), consumer.base());
         });
+        self.counter(names::KEYS, |consumer, take| {
+            let counts = consumer.counts().keys.each_ref().map(|count| count.load(Ordering::Relaxed));
+            // Consumers without idempotency have no such metric.
+            if counts.iter().all(|count| *count == 0) {
+                return;
+            }
+            for (result, count) in names::KEY_RESULTS.into_iter().zip(counts) {
+                let result = KeyValue::new(names::KEY_RESULT, result);
+                take(count, &consumer.base().iter().cloned().chain([result]).collect::<Vec<_>>());
+            }
+        });
         self.counter(names::SETTLED, |consumer, take| {
             for (outcome, disposition, count) in consumer.counts().settled() {
                 if count > 0 || names::USUAL.contains(&(outcome, disposition)) {
