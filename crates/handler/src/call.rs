@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{Handler, Limit, Output, with_threads};
-use hostler_types::OutcomeKind;
 use hostler_types::job::JobContext;
 use hostler_types::message::{Message, TraceContext};
 use hostler_types::printable::shortened;
+use hostler_types::{Outbox, OutcomeKind};
 
 /// Maximum length of a reason in bytes: a few pages of text. Limits the text that a guest can write to the dead-letter
 /// queue and to the log. The control thread writes the log, so a long reason would delay the control thread.
@@ -139,6 +139,8 @@ pub struct Call {
     pub trace: Option<Arc<TraceContext>>,
     /// The job whose item the message is. `None`: the queue has no jobs.
     pub job: Option<Arc<dyn JobContext>>,
+    /// The outbox for the messages that the handler sends. `None`: they are sent at once.
+    pub outbox: Option<Arc<dyn Outbox>>,
     /// The guest's standard output and error.
     pub output: Output,
     /// The handler's decision. Set as soon as the handler has returned an outcome. A hook that runs after the handler
@@ -150,7 +152,7 @@ impl Call {
     /// Creates a handler call for a message from `channel` that is not an item of a job. The handler has not decided yet.
     pub fn new(message: Arc<Message>, channel: Arc<str>, attempt: u32, bounds: Bounds, output: Output) -> Self {
         let trace = message.trace.clone();
-        Self { message, channel, attempt, bounds, trace, job: None, output, decided: Arc::default() }
+        Self { message, channel, attempt, bounds, trace, job: None, outbox: None, output, decided: Arc::default() }
     }
 }
 

@@ -26,6 +26,10 @@ pub enum Limit {
     Memory,
     /// The kernel refuses another thread or process.
     Threads,
+    /// Another delivery with the same idempotency key is being processed.
+    Key,
+    /// The store of idempotency records cannot be reached.
+    Records,
 }
 
 impl Limit {
@@ -73,6 +77,8 @@ impl Limit {
                 "give the container more memory (or raise vm.max_map_count), or lower concurrency or limits.memory"
             }
             Self::Threads => "raise the limit of processes (`pids` of the container)",
+            Self::Key => "nothing: the message comes again, and is acked if the other delivery succeeds",
+            Self::Records => "see that the store of idempotency.store answers",
         }
     }
 }
@@ -84,6 +90,8 @@ impl fmt::Display for Limit {
             Self::Descriptors => "no free file descriptor",
             Self::Memory => "no memory left on the host",
             Self::Threads => "no free thread",
+            Self::Key => "idempotency key in use",
+            Self::Records => "no store of idempotency records",
         })
     }
 }

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use hostler_queue::{
-    Broker, ChannelSpec, Delivery, LeaseError, LeaseHandle, Limits, Link, Origin, Queue, QueueError, Receive, Request,
-    Requested, Schedules, SendError, Sent, Settlement, Unsettled,
+    Broker, ChannelSpec, Delivery, LeaseError, LeaseHandle, Limits, Link, Origin, Queue, QueueError, Receive, Records,
+    Request, Requested, Schedules, SendError, Sent, Settlement, Unsettled,
 };
 use hostler_telemetry::metrics::{ConsumerMetrics, Operation};
 use hostler_types::channel::Channel;
-use hostler_types::message::{Message, Outgoing};
+use hostler_types::message::{Invalid, Message, Outgoing};
 
 /// Queue wrapper that records metrics for each call.
 pub struct MeteredQueue {
@@ -130,6 +130,14 @@ impl Broker for MeteredBroker {
 
     fn schedules(&self) -> Result<&dyn Schedules, QueueError> {
         self.inner.schedules()
+    }
+
+    fn records(&self) -> Result<Arc<dyn Records>, QueueError> {
+        self.inner.records()
+    }
+
+    fn check(&self, channel: &Channel, message: &Outgoing) -> Result<(), Invalid> {
+        self.inner.check(channel, message)
     }
 
     fn origin(&self, channel: &Channel) -> Origin {

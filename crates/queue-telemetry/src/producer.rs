@@ -35,6 +35,14 @@ impl Producer {
         self.traces.as_ref()
     }
 
+    /// Checks a message that is to be sent later, like [`Broker::check`].
+    ///
+    /// # Errors
+    /// The first rule that the message violates.
+    pub fn check(&self, channel: &Channel, message: &Outgoing) -> Result<(), Invalid> {
+        self.broker.check(channel, message)
+    }
+
     /// Sends messages like [`Broker::send`], within a span. The span's parent is the trace context of the first
     /// message. Each message gets the context of the span, unless its attributes already contain a trace context.
     pub async fn send(&self, channel: &Channel, mut batch: Vec<Outgoing>) -> Vec<Result<Sent, SendError>> {
@@ -87,15 +95,25 @@ impl Producer {
     /// # Errors
     /// The same as those of [`Broker::send`].
     pub async fn send_deduped_where_possible(&self, channel: &Channel, message: Outgoing) -> Result<String, SendError> {
-        let mut batch = vec![message];
+        only(self.send_all_deduped_where_possible(channel, vec![message]).await)
+    }
+
+    /// Sends messages like [`Self::send`]. If the channel does not support dedupe keys, sends the messages without their keys.
+    pub async fn send_all_deduped_where_possible(
+        &self,
+        channel: &Channel,
+        mut batch: Vec<Outgoing>,
+    ) -> Vec<Result<Sent, SendError>> {
         let span = self.begin(channel, &mut batch);
         let undeduped: Vec<_> = batch.iter().map(|message| Outgoing { dedupe: None, ..message.clone() }).collect();
         let mut results = self.broker.send(channel, batch).await;
-        if let [Err(SendError::Invalid(Invalid::DedupeUnsupported(_)))] = results[..] {
+        let lacks_dedupe =
+            |result: &Result<_, _>| matches!(result, Err(SendError::Invalid(Invalid::DedupeUnsupported(_))));
+        if !results.is_empty() && results.iter().all(lacks_dedupe) {
             results = self.broker.send(channel, undeduped).await;
         }
         self.end(span, channel, &results);
-        only(results)
+        results
     }
 }
 

@@ -31,7 +31,13 @@ impl Replies {
     ///
     /// # Errors
     /// The same as those of [`Broker::send`](hostler_queue::Broker::send).
-    pub async fn send(&self, message: &Message, before: u32, mut reply: Outgoing) -> Result<String, SendError> {
+    pub async fn send(&self, message: &Message, before: u32, reply: Outgoing) -> Result<String, SendError> {
+        let reply = self.compose(message, before, reply);
+        self.producer.send_deduped_where_possible(&self.channel, reply).await
+    }
+
+    /// Returns a reply to `message` as [`Self::send`] sends it.
+    pub fn compose(&self, message: &Message, before: u32, mut reply: Outgoing) -> Outgoing {
         let correlation = AttributeValue::Text(message.id.clone());
         reply.attributes.insert(CORRELATION_ATTRIBUTE.to_owned(), correlation);
         reply.trace = reply.trace.or_else(|| message.trace.clone());
@@ -44,6 +50,6 @@ impl Replies {
             0 => answers,
             more => format!("{answers}-{more}"),
         });
-        self.producer.send_deduped_where_possible(&self.channel, reply).await
+        reply
     }
 }

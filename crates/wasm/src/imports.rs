@@ -18,6 +18,7 @@ use hostler_queue::{Request, Requested, SendError};
 use hostler_queue_telemetry::Producer;
 use hostler_types::channel::Channel;
 use hostler_types::message::{AttributeValue, Outgoing};
+use hostler_types::{Outbox, OutboxError};
 
 /// Adds the `context` and `producer` interfaces to the linker.
 pub(super) fn add(linker: &mut Linker<Sandbox<ComponentWasi>>, grants: &Grants) -> wasmtime::Result<()> {
@@ -166,6 +167,9 @@ fn denied(scope: &Scope, key: &str, name: &str) -> Refusal {
 async fn pass_on(grants: &Grants, scope: &Scope, target: Target, mut message: Outgoing) -> Result<String, Refusal> {
     let producer = producer(grants)?;
     message.trace.clone_from(&scope.trace);
+    if let (Target::Channel(channel), Some(outbox)) = (&target, &scope.outbox) {
+        return keep(&**outbox, channel, message);
+    }
     let sent = match target {
         Target::Channel(channel) => producer.send_one(&channel, message).await,
         Target::Subject(subject) => {
@@ -174,6 +178,14 @@ async fn pass_on(grants: &Grants, scope: &Scope, target: Target, mut message: Ou
         }
     };
     sent.map_err(|error| unsent(scope, error))
+}
+
+/// Keeps a message until the handler has succeeded. Returns a text in place of its id.
+pub(super) fn keep(outbox: &dyn Outbox, channel: &Channel, message: Outgoing) -> Result<String, Refusal> {
+    outbox.push(channel, message).map_err(|error| match error {
+        OutboxError::Invalid(_) | OutboxError::Full(_) => Refusal::Invalid(error.to_string()),
+        OutboxError::Closed => Refusal::Unavailable(error.to_string()),
+    })
 }
 
 /// Converts the error of a failed attempt to send. If the queue's client has reached a host limit, records the limit,

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::Definition;
 use super::denial::Denials;
 use hostler_handler::{BatchCall, Bounds, Call, Limit};
+use hostler_types::Outbox;
 use hostler_types::job::JobContext;
 use hostler_types::message::TraceContext;
 
@@ -20,6 +21,8 @@ pub(super) struct Scope {
     pub(super) trace: Option<Arc<TraceContext>>,
     /// The job whose item the call processes. `None`: the message is not an item of a job, or the call has no message.
     pub(super) job: Option<Arc<dyn JobContext>>,
+    /// The outbox for the messages that the guest sends. `None`: they are sent at once.
+    pub(super) outbox: Option<Arc<dyn Outbox>>,
     /// The messages of the call and their answers. `None`: the call has one message, or none.
     pub(super) batch: Option<Arc<BatchCall>>,
     pub(super) denials: Denials,
@@ -48,7 +51,7 @@ impl Scope {
     /// Creates the scope of a call without a message.
     pub(super) fn new(bounds: Bounds, denials: Denials) -> Self {
         let (reached, output_lost) = (OnceLock::new(), AtomicBool::new(false));
-        Self { bounds, attempt: 0, trace: None, job: None, batch: None, denials, reached, output_lost }
+        Self { bounds, attempt: 0, trace: None, job: None, outbox: None, batch: None, denials, reached, output_lost }
     }
 
     /// Creates the scope of a call that processes several messages.
@@ -60,7 +63,7 @@ impl Scope {
     /// Creates the scope of a call that processes a message.
     pub(super) fn of(call: &Call, definition: &Definition) -> Self {
         let denials = Denials::new(Arc::clone(&definition.consumer), Some(Arc::clone(&call.message)));
-        let (trace, job) = (call.trace.clone(), call.job.clone());
-        Self { attempt: call.attempt, trace, job, ..Self::new(call.bounds.clone(), denials) }
+        let (trace, job, outbox) = (call.trace.clone(), call.job.clone(), call.outbox.clone());
+        Self { attempt: call.attempt, trace, job, outbox, ..Self::new(call.bounds.clone(), denials) }
     }
 }

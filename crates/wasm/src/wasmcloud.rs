@@ -109,7 +109,12 @@ async fn publish(
     let sent = match answered {
         Some((channel, Answering { message, from, replies })) => {
             let producer = imports::producer(grants)?.clone();
-            let sent = Replies { producer, channel, from }.send(&message, replies, outgoing).await;
+            let answers = Replies { producer, channel, from };
+            if let Some(outbox) = &scope.outbox {
+                let reply = answers.compose(&message, replies, outgoing);
+                return imports::keep(&**outbox, &answers.channel, reply).map(drop);
+            }
+            let sent = answers.send(&message, replies, outgoing).await;
             sent.map_err(|error| imports::unsent(scope, error))
         }
         None => imports::send(grants, scope, &subject, outgoing).await,
