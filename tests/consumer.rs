@@ -160,6 +160,7 @@ impl Stage {
                 channel: "replies".parse().unwrap(),
                 from: "work".into(),
             }),
+            idempotency: None,
             guests: Pools::new(Handle::current(), None),
             status: status.clone(),
             metrics: None,

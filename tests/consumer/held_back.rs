@@ -77,6 +77,7 @@ fn consumer_of(queue: Arc<dyn Queue>, spec: Spec) -> (Consumer, watch::Sender<bo
         queue,
         handler: Arc::new(Script::default()),
         replies: None,
+        idempotency: None,
         guests: Pools::new(Handle::current(), None),
         status: StatusHandle::new(Arc::default(), Arc::default()),
         metrics: None,

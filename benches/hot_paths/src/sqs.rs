@@ -173,6 +173,7 @@ fn consumer(trace: Option<&str>, metrics: bool, traces: bool) -> Result<Step> {
         queue,
         handler: Arc::new(Acks),
         replies: None,
+        idempotency: None,
         guests: Pools::new(runtime.handle().clone(), None),
         status: StatusHandle::new(Arc::default(), Arc::default()),
         metrics,

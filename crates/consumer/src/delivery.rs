@@ -33,6 +33,9 @@ pub enum Event {
     /// The guest has ended with this outcome. `None`: the guest ended without an outcome, for example because it was
     /// stopped.
     Ended(Option<Outcome>),
+    /// The call has ended without an outcome before its handler could start. Contains the outcome if the processing timeout was the
+    /// cause.
+    Unstarted(Outcome),
     /// The processing timeout was reached. Contains the run time of the handler.
     Deadline(Duration),
     /// The batch in which the message ran has ended without an answer for it, so the message is to run again, alone.
@@ -79,6 +82,8 @@ pub enum Action {
     Decide(Duration),
     /// Send the reply.
     Reply(Vec<u8>),
+    /// Record the success, and send [`Event::Replied`].
+    Record,
     /// Stop the heartbeat, and send [`Event::HeartbeatStopped`] when no heartbeat is in progress.
     StopHeartbeat,
     /// Settle the message with this disposition.
@@ -124,6 +129,8 @@ pub struct Machine {
     /// Set if the reply is larger than [`LARGE_REPLY`]. In that case, the delivery holds its slot until the reply is
     /// sent.
     large_reply: bool,
+    /// Set if the delivery holds its slot until the message is settled.
+    keeps_slot: bool,
     /// Result for the service, until the message is settled.
     result: Option<Vec<u8>>,
     jitter: f64,
@@ -136,6 +143,8 @@ pub enum Replies {
     Nowhere,
     /// The reply channel.
     Channel,
+    /// The record of the message's key, which is written before the message is acked, and from which the reply is sent.
+    Record,
     /// The service, which decides about retries itself, and takes the reply as the result.
     Service,
 }
@@ -155,6 +164,7 @@ impl Machine {
             hook_decided: false,
             replies,
             large_reply: false,
+            keeps_slot: false,
             result: None,
             jitter,
         }
@@ -183,6 +193,12 @@ impl Machine {
             (State::Running, Event::Cancel) => self.go(State::Stopping(Cause::Cancelled), Action::Stop),
             (State::Running, Event::LeaseLost) => self.go(State::Stopping(Cause::LeaseLost), Action::Stop),
             (State::Running, Event::DrainDeadline) => self.go(State::Stopping(Cause::Shutdown), Action::Stop),
+            (State::Stopping(Cause::Timeout(_)), Event::Unstarted(outcome)) => self.stop_heartbeat(outcome, policy),
+            (state, Event::Unstarted(_)) => {
+                self.state = state;
+                self.handle(Event::Ended(None), policy)
+            }
+
             (State::Running, Event::Again) => self.go(State::Waiting, Action::Nothing),
             (stopping @ State::Stopping(_), Event::Again) => {
                 self.state = stopping;
@@ -252,9 +268,15 @@ impl Machine {
         let replies = self.large_reply
             && match self.replies {
                 Replies::Service => matches!(self.state, State::StoppingHeartbeat | State::Settling),
-                Replies::Nowhere | Replies::Channel => matches!(self.state, State::Replying(_)),
+                Replies::Nowhere | Replies::Channel | Replies::Record => matches!(self.state, State::Replying(_)),
             };
-        self.is_waiting() || self.is_running() || replies
+        let keeps = self.keeps_slot && !matches!(self.state, State::Done);
+        self.is_waiting() || self.is_running() || replies || keeps
+    }
+
+    /// Holds the slot until the message is settled, because of what is sent with its settlement.
+    pub fn keep_slot(&mut self) {
+        self.keeps_slot = true;
     }
 
     /// Returns `true` if the delivery is waiting for the queue to answer its settlement.
@@ -303,6 +325,9 @@ impl Machine {
                 self.large_reply = body.len() > LARGE_REPLY;
                 self.result = Some(body);
                 self.stop_heartbeat(Outcome::Reply(Vec::new()), policy)
+            }
+            outcome @ (Outcome::Ack | Outcome::Reply(_)) if self.replies == Replies::Record => {
+                self.go(State::Replying(outcome), Action::Record)
             }
             outcome => self.stop_heartbeat(outcome, policy),
         }

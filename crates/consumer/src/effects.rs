@@ -274,6 +274,18 @@ impl Effects {
         });
     }
 
+    /// Records the success of a message by `recording`, whose error is the outcome of the message.
+    pub(super) fn record(&self, id: Id, recording: impl Future<Output = Result<(), Outcome>> + Send + 'static) {
+        let answer = self.answer(Signal::Replied { id, result: Err(unsent(&died("record"), None)) });
+        tokio::spawn(async move {
+            let result = match with_threads(recording).await {
+                Ok(result) => result,
+                Err(refused) => Err(unsent(&refused, Some(Limit::Threads))),
+            };
+            answer.now(Signal::Replied { id, result });
+        });
+    }
+
     /// Creates the value through which an effect sends its signal. If the task ends without sending a signal, `lost` is
     /// sent.
     fn answer(&self, lost: Signal) -> Answer {

@@ -22,6 +22,7 @@ use super::delivery::Event;
 use super::effects::{DECIDED_AFTER, Effects, Id, Signal};
 use super::failures::{Failures, Kind};
 use super::fifo::Gate;
+use super::idempotency::{self, Runs, never_started};
 use super::in_hand::InHand;
 use super::leases::{Change, Leases};
 use super::poll_schedule::{Load, Next, PollSchedule};
@@ -75,6 +76,8 @@ pub(super) struct EventLoop {
     batches: Option<Batches>,
     gate: Gate<Id>,
     spared: Spared,
+    /// Makes the runs of deliveries. `None`: the consumer has no idempotency.
+    runs: Option<Runs>,
     /// Commands still to be carried out for the current event. The last element is carried out first.
     commands: Vec<Command>,
     /// Time of the current event. The clock is read once each time the loop wakes.
@@ -87,6 +90,7 @@ pub(super) struct EventLoop {
 
 impl EventLoop {
     pub(super) fn new(consumer: Consumer) -> Self {
+        let (consumer, runs) = idempotency::guard(consumer);
         let signals = consumer.requests.signals();
         let limits = consumer.queue.limits();
         let spec = &consumer.spec;
@@ -112,6 +116,7 @@ impl EventLoop {
             batches: spec.batch.map(Batches::new),
             gate: Gate::default(),
             spared: Spared::default(),
+            runs,
             commands: Vec::new(),
             now,
             failures: Failures::new(spec),
@@ -278,6 +283,7 @@ impl EventLoop {
             Signal::TakenBack(leases) => self.taken_back(leases),
             Signal::Replied { id, result } => {
                 self.note(id, result.as_ref().err());
+                self.note_records(result.as_ref().err());
                 self.apply(id, Event::Replied(result));
             }
             Signal::Extended { ids, by, sent_at, results } => {
@@ -309,13 +315,17 @@ impl EventLoop {
 
     /// Handles the end of a handler call for one delivery, or the handler's answer for one delivery of a batch.
     fn concluded(&mut self, id: Id, outcome: Option<Outcome>) {
+        let in_hand = self.in_hand.get(&id);
+        let membership = in_hand.and_then(|in_hand| in_hand.membership);
+        let unstarted = in_hand.filter(|_| outcome.is_none()).and_then(|in_hand| never_started(&in_hand.call));
+        let known = outcome.as_ref().or(unstarted.as_ref());
         // Sending a reply can also reach a host limit. Therefore, the attempt is recorded after the reply.
-        let replies = self.consumer.replies.is_some() && matches!(outcome, Some(Outcome::Reply(_)));
+        let replies = self.consumer.replies.is_some() && matches!(known, Some(Outcome::Reply(_)));
         if !replies {
-            self.note(id, outcome.as_ref());
+            self.note(id, known);
         }
-        let membership = self.in_hand.get(&id).and_then(|in_hand| in_hand.membership);
-        self.ended(id, Event::Ended(outcome));
+        self.note_records(known);
+        self.ended(id, unstarted.map_or_else(|| Event::Ended(outcome), Event::Unstarted));
         if let (Some(membership), Some(batches)) = (membership, &mut self.batches) {
             batches.answered(membership.batch, id);
         }

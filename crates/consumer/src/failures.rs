@@ -18,11 +18,13 @@ pub(super) enum Kind {
     Release,
     /// Extension of a lease. A failed extension counts only if the lease then ends.
     Extension,
+    /// Start of a run of an idempotency key, or the record of its success.
+    Record,
 }
 
 impl Kind {
     /// Number of kinds.
-    pub(super) const COUNT: usize = Self::Extension as usize + 1;
+    pub(super) const COUNT: usize = Self::Record as usize + 1;
 
     /// Returns the kind of a settlement.
     pub(super) fn of(settlement: &Settlement) -> Self {

@@ -9,6 +9,7 @@
 //! | `settle` | gathers settlements into batches | none |
 //! | `gather` | gathers messages into batches for the handler | none |
 //! | `batch` | state machine of one batch: what its messages get when the guest ends | none |
+//! | `idempotency/` | processes each key once: wrappers around the handler and the queue | records, queue |
 //! | `breaker` | pauses receiving while too many messages fail | none |
 //! | `admission` | accepts or refuses messages, depending on the operator's pause and the breaker | none |
 //! | `failures` | settlements and lease extensions that keep failing, and the time of the first failure | none |
@@ -45,6 +46,7 @@ mod event_loop;
 mod failures;
 mod fifo;
 mod gather;
+mod idempotency;
 mod in_flight;
 mod in_hand;
 mod leases;
@@ -61,6 +63,7 @@ mod status;
 mod trial;
 
 pub use failures::{Failing, Failures};
+pub use idempotency::Idempotency;
 pub use in_flight::{Cancellation, DeliveryId, InFlight, Stage};
 pub use leases::{Change, Heartbeat, Leases};
 pub use policy::{Disposition, Policy};
@@ -144,6 +147,8 @@ pub struct Consumer {
     pub handler: Arc<dyn Handler>,
     /// Channel for replies. `None`: a reply counts as an ack.
     pub replies: Option<Replies>,
+    /// Idempotency of the messages, for a consumer without batches. `None`: each message is processed.
+    pub idempotency: Option<Idempotency>,
     /// Thread pools on which guests run.
     pub guests: Pools,
     /// Handle through which the consumer publishes its status.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Spec;
 use super::breaker::Change;
+use super::idempotency::is_repeated;
 use super::in_hand::{InHand, Place};
 use super::policy::Disposition;
 use hostler_handler::{Captured, Excerpt, Outcome};
@@ -28,6 +29,7 @@ pub(super) fn settled(spec: &Spec, in_hand: &InHand) {
         queue_delay_ms = milliseconds(in_hand.queue_delay),
         batch = in_hand.membership.map(|membership| membership.size),
         late = in_hand.late.then_some(true),
+        repeated = is_repeated(&in_hand.call).then_some(true),
         delay_seconds = disposition.delay().map(|delay| milliseconds(delay) / 1_000.0),
         reason = &*shortened(reason.as_deref().unwrap_or_default(), MAX_REASON),
         trace_id = place.trace_id(),

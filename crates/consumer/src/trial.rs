@@ -58,6 +58,7 @@ pub(crate) fn consumer(queue: Arc<dyn Queue>) -> Consumer {
         queue,
         handler: Arc::new(Script),
         replies: None,
+        idempotency: None,
         guests: Pools::new(Handle::current(), None),
         status: StatusHandle::new(Arc::default(), Arc::default()),
         metrics: None,

@@ -57,6 +57,7 @@ fn consumer(applet: &Applet) -> Result<Consumer> {
         hooks_sha256: None,
         concurrency: Some(applet.concurrency),
         batch: None,
+        idempotency: None,
         lease: applet.processing_timeout,
         processing_timeout: applet.processing_timeout,
         delay_tolerance: none,

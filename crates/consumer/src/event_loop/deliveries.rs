@@ -8,12 +8,13 @@ use super::super::breaker::{Change, End};
 use super::super::delivery::{Action, Event, Machine, Replies};
 use super::super::effects::Id;
 use super::super::failures::Kind;
+use super::super::idempotency::is_large;
 use super::super::in_hand::InHand;
 use super::super::policy::Disposition;
 use super::EventLoop;
 use hostler_config::OnProcessingTimeout;
 use hostler_handler::{Bounds, Call, HOOK_TIMEOUT, Output};
-use hostler_queue::{Delivery, LeaseHandle, Report, Settlement};
+use hostler_queue::{Delivery, LeaseHandle, Receipt, Report, Settlement};
 
 /// Pending step in the event loop's handling of an event.
 pub(super) enum Command {
@@ -45,15 +46,17 @@ impl EventLoop {
         let bounds = Bounds::until(self.now.into_std() + spec.processing_timeout);
         let output = Output::new(spec.output);
         let (counted, spoilt) = self.spared.counted(&message.id, attempt);
+        let outbox = self.runs.as_ref().map(|runs| runs.enter(receipt.lease(), &message));
         let call = Call::new(message, Arc::clone(&spec.channel), attempt, bounds, output);
         let replies = match &self.consumer.replies {
             _ if queue.decides_retries() => Replies::Service,
+            _ if self.runs.is_some() => Replies::Record,
             Some(_) => Replies::Channel,
             None => Replies::Nowhere,
         };
         let in_hand = InHand {
             machine: Machine::new(counted, spoilt, replies, fastrand::f64()),
-            call: Arc::new(Call { job, ..call }),
+            call: Arc::new(Call { job, outbox, ..call }),
             receipt: Some(receipt),
             queue_delay,
             late,
@@ -108,6 +111,9 @@ impl EventLoop {
 
     fn feed(&mut self, id: Id, event: Event) {
         let Some(in_hand) = self.in_hand.get_mut(&id) else { return };
+        if matches!(event, Event::Ended(_) | Event::Decided(_)) && is_large(&in_hand.call) {
+            in_hand.machine.keep_slot();
+        }
         let held_slot = in_hand.machine.holds_slot();
         let action = in_hand.machine.handle(event, &self.consumer.spec.policy);
         if held_slot && !in_hand.machine.holds_slot() {
@@ -129,6 +135,12 @@ impl EventLoop {
                 self.effects.decide(id, Arc::clone(&in_hand.call), elapsed, in_hand.span.is_some());
             }
             Action::Reply(body) => self.effects.reply(id, &in_hand.call, body),
+            Action::Record => {
+                let lease = in_hand.receipt.as_ref().map(Receipt::lease);
+                if let (Some(runs), Some(lease)) = (&self.runs, lease) {
+                    self.effects.record(id, runs.record(&lease));
+                }
+            }
             Action::StopHeartbeat => {
                 let end = End::of(in_hand.machine.outcome(), in_hand.started_at.is_some());
                 let turned = self.admission.breaker.ended(id, end, self.now);
@@ -182,7 +194,7 @@ impl EventLoop {
         {
             self.running.remove(&(started_at, id));
             self.deadlines.remove(&(started_at + self.consumer.spec.processing_timeout, id));
-            if matches!(event, Event::Ended(_) | Event::Again) {
+            if matches!(event, Event::Ended(_) | Event::Unstarted(_) | Event::Again) {
                 in_hand.ran_for = self.now - started_at;
             }
         }

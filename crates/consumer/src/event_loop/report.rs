@@ -10,7 +10,7 @@ use super::super::policy::Disposition;
 use super::super::status::Failed;
 use super::super::{Phase, spans};
 use super::EventLoop;
-use hostler_handler::Outcome;
+use hostler_handler::{Limit, Outcome};
 use hostler_queue::LeaseError;
 use hostler_telemetry::metrics::Ending;
 use hostler_types::State;
@@ -61,7 +61,20 @@ impl EventLoop {
         };
         self.spared.note(message_id, in_hand.call.attempt);
         let (consumer, cure) = (&*self.consumer.spec.name, limit.cure());
+        if *limit == Limit::Key {
+            // Two messages with one key at the same time are no limit that an operator could raise.
+            return tracing::debug!(consumer, message_id, error, "the message waits for its idempotency key");
+        }
         tracing::warn!(consumer, message_id, limit = %limit, error, cure, "host limit reached: the attempt does not count");
+    }
+
+    /// Records whether the store of idempotency records has failed. `outcome`: that of a message, if it has one.
+    pub(super) fn note_records(&mut self, outcome: Option<&Outcome>) {
+        match outcome {
+            Some(Outcome::HostLimit(Limit::Records, _)) => self.failures.failed(Kind::Record, self.now),
+            Some(_) if self.runs.is_some() => self.failures.succeeded(Kind::Record),
+            _ => {}
+        }
     }
 
     /// Records the results of a batch of heartbeats, and logs those that failed. `results` is in the order of `ids`.
