@@ -130,7 +130,7 @@ fn the_documented_file_says_the_defaults() {
 /// A field read from another field's key would pass wherever both have the same value.
 #[test]
 fn every_key_reaches_its_field() {
-    let files = ["every-key", "every-key-of-a-subject", "every-key-of-a-job"]
+    let files = ["every-key", "every-key-of-a-subject", "every-key-of-a-job", "every-key-of-idempotency"]
         .map(|name| here(&format!("tests/fixtures/config/valid/{name}.toml")));
     let written = files.each_ref().map(|file| Figment::from(Toml::file(file)).extract::<serde_json::Value>().unwrap());
     for row in config::reference().lines().skip(2) {

@@ -108,6 +108,33 @@ choice! {
 }
 
 choice! {
+    /// Store of idempotency records.
+    RecordStore {
+        /// SQLite in the file of the embedded queue.
+        Embedded = "embedded",
+        /// PostgreSQL, in the database of the queues.
+        Postgres = "postgres",
+    }
+}
+
+impl RecordStore {
+    /// Returns the word for this store in the configuration.
+    pub fn word(self) -> &'static str {
+        Self::WORDS[self as usize]
+    }
+}
+
+choice! {
+    /// Treatment of a message whose key has an earlier run without a result.
+    OnUnknown {
+        /// The handler runs again.
+        Run = "run",
+        /// The message is dead-lettered.
+        DeadLetter = "dead-letter",
+    }
+}
+
+choice! {
     /// Part of a WASI command's output to send as the reply.
     Reply {
         /// No reply: stdout is logged.

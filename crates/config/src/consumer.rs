@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::choice::{FilterType, OnProcessingTimeout, OnTrap, Reply};
+use super::choice::{Driver, FilterType, OnProcessingTimeout, OnTrap, OnUnknown, RecordStore, Reply};
 use super::grants::{DirGrant, Dirs, HandlerRef, Network, Origin};
 use super::guest_variable::GuestVariable;
 use super::read::Bytes;
 use super::servers::Servers;
 use super::settings::{Mismatch, Section, Settings};
 use super::units::Share;
-use hostler_types::Rate;
 use hostler_types::channel::{Channel, Filter};
 use hostler_types::secret::SecretRef;
 use hostler_types::tcp_grant::TcpGrant;
+use hostler_types::{KeySource, Rate};
 
 /// Settings of one consumer, `[consumers.NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Consumer {
     pub concurrency: Option<usize>,
     /// Batches. `None`: the handler gets one message at a time.
     pub batch: Option<Batch>,
+    /// Keys of which each is processed once. `None`: each message is processed. Never together with `batch`, `subject` or `job`.
+    pub idempotency: Option<Idempotency>,
     /// Visibility timeout: 1 s to 12 h (SQS limit).
     pub lease: Duration,
     /// Maximum run time of a handler: 1 s to 12 h. On SQS, the sum of this time and `lease` must not exceed 12 h.
@@ -112,6 +114,19 @@ pub struct Batch {
     pub bytes: u64,
     /// Treatment of messages without an answer when the handler traps or times out.
     pub on_trap: OnTrap,
+}
+
+/// `[consumers.NAME.idempotency]`: keys of which each is processed once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idempotency {
+    /// Place of the key in a message.
+    pub key: KeySource,
+    /// Store of the records. The queue's own if it is its database.
+    pub store: RecordStore,
+    /// Time for which a processed key is remembered: 1 min to 366 d, at least as long as `longest_delay`.
+    pub ttl: Duration,
+    /// Treatment of a message whose key has an earlier run without a result.
+    pub on_unknown: OnUnknown,
 }
 
 /// `[consumers.NAME.retry]`: the escalation of failed attempts.
@@ -251,6 +266,7 @@ impl Consumer {
             hooks_sha256: at.maybe("hooks_sha256")?,
             concurrency: at.maybe("concurrency")?,
             batch: batch(&at)?,
+            idempotency: idempotency(&at, &settings.root())?,
             lease: at.need("lease")?,
             processing_timeout,
             delay_tolerance: at.need("delay_tolerance")?,
@@ -280,14 +296,18 @@ impl Consumer {
                 connections: at.need("limits.connections")?,
                 output: at.need::<Bytes>("limits.output")?.0,
             },
-            tags: Tags {
-                owner: at.maybe("tags.owner")?,
-                critical: at.need("tags.critical")?,
-                alarm_threshold: at.maybe("tags.alarm_threshold")?,
-                dead_letter_alarm_threshold: at.maybe("tags.dead_letter_alarm_threshold")?,
-            },
+            tags: tags(&at)?,
         })
     }
+}
+
+fn tags(at: &Section<'_>) -> Result<Tags, Mismatch> {
+    Ok(Tags {
+        owner: at.maybe("tags.owner")?,
+        critical: at.need("tags.critical")?,
+        alarm_threshold: at.maybe("tags.alarm_threshold")?,
+        dead_letter_alarm_threshold: at.maybe("tags.dead_letter_alarm_threshold")?,
+    })
 }
 
 fn channel(name: &str, at: &Section<'_>) -> Result<Channel, Mismatch> {
@@ -339,6 +359,18 @@ fn batch(at: &Section<'_>) -> Result<Option<Batch>, Mismatch> {
     let Some(max) = at.maybe("batch.max")? else { return Ok(None) };
     let (wait, bytes) = (at.need("batch.wait")?, at.need::<Bytes>("batch.bytes")?.0);
     Ok(Some(Batch { max, wait, bytes, on_trap: at.need("batch.on_trap")? }))
+}
+
+fn idempotency(at: &Section<'_>, root: &Section<'_>) -> Result<Option<Idempotency>, Mismatch> {
+    let Some(key) = at.maybe::<String>("idempotency.key")? else { return Ok(None) };
+    let key = KeySource::parse(&key).map_err(|fault| at.mismatch("idempotency.key", fault))?;
+    let store = match at.maybe("idempotency.store")? {
+        Some(store) => store,
+        None if root.need::<Driver>("queue.driver")? == Driver::Postgres => RecordStore::Postgres,
+        None => RecordStore::Embedded,
+    };
+    let (ttl, on_unknown) = (at.need("idempotency.ttl")?, at.need("idempotency.on_unknown")?);
+    Ok(Some(Idempotency { key, store, ttl, on_unknown }))
 }
 
 fn filter(at: &Section<'_>) -> Result<Filter, Mismatch> {

@@ -1,6 +1,7 @@
 //! Checks values against each other: reports values that are valid alone but not together.
 
 mod batches;
+mod idempotency;
 mod schedules;
 mod sources;
 
@@ -48,6 +49,7 @@ pub(super) fn check(settings: &Settings, source: &Source, problems: &mut Vec<Pro
         problems.extend(sources::subjects(&at, on_nats));
         problems.extend(sources::job(&at));
         problems.extend(batches::check(&at, on_sqs));
+        problems.extend(idempotency::check(&at, &settings.root()));
         if on_sqs {
             problems.extend([in_flight(&at), queue_name(&at, &settings.root()), waits(&at)].into_iter().flatten());
         }

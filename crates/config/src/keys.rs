@@ -3,6 +3,7 @@
 
 mod consumer;
 mod host;
+mod idempotency;
 mod jobs;
 mod lookup;
 mod nats;

@@ -16,8 +16,8 @@ use super::read::{Bytes, Read, quoted, shown, text};
 use super::servers::Servers;
 use super::units::{MAX_PERMITS, Share, duration_text, size_text};
 use hostler_schedules::{Cron, CronFault};
-use hostler_types::Rate;
 use hostler_types::channel::Channel;
+use hostler_types::{KeySource, Rate};
 
 /// Kind of the values that a key accepts. Limits are inclusive.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +61,8 @@ pub(super) enum Kind {
     Handler,
     /// A cron expression.
     Cron,
+    /// Place of a key in a message.
+    MessageKey,
     /// A time zone of the IANA database.
     Zone,
     /// Any text. The limit is in bytes.
@@ -114,6 +116,7 @@ impl Kind {
             Self::Command => command(text(value)?),
             Self::Handler => HandlerRef::read(value).map(drop),
             Self::Cron => cron(text(value)?),
+            Self::MessageKey => message_key(text(value)?),
             Self::Zone => zone(text(value)?),
             Self::Text { max } => within_bytes(text(value)?, max),
             Self::Url { .. } => Url::read(value).map(drop),
@@ -195,6 +198,7 @@ impl Kind {
             Self::Command => "a shell command such as `make`".to_owned(),
             Self::Handler => "a path, `s3://bucket/key` or `oci://registry/repository:tag`".to_owned(),
             Self::Cron => "a cron expression such as `0 2 * * *` or `@hourly`".to_owned(),
+            Self::MessageKey => "a place such as `$.order.id`, `attr:order-id` or `id`".to_owned(),
             Self::Zone => "a time zone such as `Europe/Berlin` or `UTC`".to_owned(),
             Self::Text { max } => format!("text of at most {max} bytes"),
             Self::Url { example } => format!("an address such as `{example}`"),
@@ -306,6 +310,10 @@ fn cron(text: &str) -> Result<(), String> {
         CronFault::Fields(_) | CronFault::Never => format!("{} {fault}", quoted(text)),
         fault => format!("{} is not a cron expression: {fault}", quoted(text)),
     })
+}
+
+fn message_key(text: &str) -> Result<(), String> {
+    KeySource::parse(text).map(drop).map_err(|fault| format!("{} is not a place of a key: {fault}", quoted(text)))
 }
 
 fn zone(text: &str) -> Result<(), String> {

@@ -36,10 +36,10 @@ mod valid;
 pub use amqp::amqp_fault;
 pub use applets::Applet;
 pub use choice::{
-    DirMode, Driver, Expired, Fanout, HardeningMode, LogFormat, OnProcessingTimeout, OnTrap, Provision, Reply,
-    RetryBackoff, TaskProtection,
+    DirMode, Driver, Expired, Fanout, HardeningMode, LogFormat, OnProcessingTimeout, OnTrap, OnUnknown, Provision,
+    RecordStore, Reply, RetryBackoff, TaskProtection,
 };
-pub use consumer::{Allow, Batch, Breaker, Consumer, Limits, Retry, Subject, Tags};
+pub use consumer::{Allow, Batch, Breaker, Consumer, Idempotency, Limits, Retry, Subject, Tags};
 pub use error::{ConfigError, Place, Problem};
 pub use grants::{AmqpUrl, DirGrant, HandlerRef, NatsUrl, PostgresUrl, SecretUrl, Token};
 pub use jobs::{JobService, JobTokens};

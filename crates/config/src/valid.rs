@@ -72,6 +72,19 @@ pub struct QueueConfig {
     pub postgres: Postgres,
 }
 
+impl QueueConfig {
+    /// Returns the prefix of every queue name on the driver's service. Empty if there is none.
+    pub fn prefix(&self) -> &str {
+        match self.driver {
+            Driver::Embedded => "",
+            Driver::Sqs => &self.sqs.prefix,
+            Driver::RabbitMq => &self.rabbitmq.prefix,
+            Driver::Nats => &self.nats.prefix,
+            Driver::Postgres => &self.postgres.prefix,
+        }
+    }
+}
+
 /// `[queue.embedded]`: SQLite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Embedded {

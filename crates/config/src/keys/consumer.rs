@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{DefaultValue, Key, MAX_IN_FLIGHT, SECOND, jobs, key, lasting, nats};
+use super::{DefaultValue, Key, MAX_IN_FLIGHT, SECOND, idempotency, jobs, key, lasting, nats};
 use crate::choice::{FilterType, OnProcessingTimeout, OnTrap, Reply};
 use crate::kind::Kind;
 use hostler_types::message::MAX_DELAY;
@@ -86,6 +86,10 @@ pub(super) const KEYS: &[Key] = &[
         "Messages without an answer when the handler traps or is stopped. `singly`: each runs again alone, under its lease and \
          without another attempt; `fail`: each has failed.",
     ),
+    idempotency::KEY,
+    idempotency::STORE,
+    idempotency::TTL,
+    idempotency::ON_UNKNOWN,
     key(
         "consumers.*.lease",
         lasting(SECOND, MAX_IN_FLIGHT),
