@@ -62,6 +62,9 @@ mod http;
 #[cfg(test)]
 mod iam;
 #[cfg(test)]
+#[cfg(feature = "messaging")]
+mod idempotency;
+#[cfg(test)]
 mod inflight;
 #[cfg(test)]
 mod invoke;

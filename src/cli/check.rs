@@ -53,6 +53,7 @@ pub(super) fn run(args: &Args) -> Result {
     let servers = block_on(check_servers(&loaded.config));
     let queues = block_on(check_queues(&loaded.config));
     let schedules = block_on(super::schedules::check(&loaded.config));
+    let records = block_on(check_records(&loaded.config));
     let jobs = block_on(check_jobs(&loaded.config));
     #[cfg(feature = "retry")]
     let retry = block_on(check_retry(&loaded.config));
@@ -67,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result {
     #[cfg(not(feature = "jobs"))]
     let applets = Ok(());
     let failures: Vec<_> =
-        [grants, hardening, handlers, secrets, applets, servers, queues, schedules, jobs, retry, service]
+        [grants, hardening, handlers, secrets, applets, servers, queues, schedules, records, jobs, retry, service]
             .into_iter()
             .filter_map(Result::err)
             .collect();
@@ -218,6 +219,29 @@ async fn check_queues(config: &Config) -> Result<()> {
         1 => Err(unreachable_channels("1 consumer cannot")),
         more => Err(unreachable_channels(&format!("{more} consumers cannot"))),
     }
+}
+
+/// Checks the stores of idempotency records.
+async fn check_records(config: &Config) -> Result<()> {
+    for named in host::stores(config) {
+        let driver = named.driver();
+        // Creates nothing then, and tells what `run` would be refused.
+        let makes = driver.makes_what_is_missing(config);
+        let broker = if makes { driver.connect_to_look(config).await? } else { driver.connect(config).await? };
+        let records = broker.records()?;
+        // What is still to be made cannot be inspected.
+        if !makes || records.planned_changes().await?.is_empty() {
+            records.inspect().await?;
+        }
+        for consumer in &config.consumers {
+            let Some(idempotency) = consumer.idempotency.as_ref().filter(|it| it.store == named.store) else {
+                continue;
+            };
+            let store = if named.is_own { "the queue's database" } else { idempotency.store.word() };
+            print(format!("records   ok  {}: {} in {store}", consumer.name, idempotency.key));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the job service takes the consumers of jobs for its workers.

@@ -1,12 +1,13 @@
 //! Command `hostler provision`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::{ConfigArg, block_on, print};
 use crate::exit::{Exit, Failure, Result};
 use crate::host;
 use hostler_config::Config;
-use hostler_queue::{Action, Change, Provisioner, Schedules};
+use hostler_queue::{Action, Change, Provisioner, Records, Schedules};
 use hostler_types::channel::Channel;
 
 const HELP: &str = "\
@@ -56,8 +57,10 @@ pub(super) fn run(args: &Args) -> Result {
 
 fn permissions(config: &Config) -> Result {
     let driver = host::driver(config);
-    if let Some(permissions) = driver.permissions(config) {
-        print(permissions);
+    let stores = host::stores(config).into_iter().filter(|named| !named.is_own).map(|named| named.driver());
+    let permissions: Vec<_> = std::iter::once(driver).chain(stores).filter_map(|it| it.permissions(config)).collect();
+    if !permissions.is_empty() {
+        permissions.into_iter().for_each(print);
         return Ok(Exit::Ok);
     }
     let cure = if driver.uses_aws() {
@@ -91,6 +94,10 @@ async fn changes(args: &Args, config: &Config) -> Result<usize> {
             let planned = store.planned_changes().await?;
             changes.extend(planned.into_iter().filter(|change| !changes.contains(change)).collect::<Vec<_>>());
         }
+        for records in records(config, &broker, true).await? {
+            let planned = records.planned_changes().await?;
+            changes.extend(planned.into_iter().filter(|change| !changes.contains(change)).collect::<Vec<_>>());
+        }
         changes.iter().for_each(print);
         return Ok(changes.iter().filter(|change| is_made(change)).count());
     }
@@ -106,9 +113,26 @@ async fn changes(args: &Args, config: &Config) -> Result<usize> {
         made(&change);
     }
     if let Some(store) = schedules(&*broker, config)? {
-        store.make_changes().await?.iter().for_each(made);
+        store.make_changes().await?.iter().for_each(&mut made);
+    }
+    for records in records(config, &broker, false).await? {
+        records.make_changes().await?.iter().for_each(&mut made);
     }
     Ok(count)
+}
+
+/// Connects to the stores of idempotency records. `queue`: the queue service. `looks`: creates nothing.
+async fn records(config: &Config, queue: &Arc<dyn Provisioner>, looks: bool) -> Result<Vec<Arc<dyn Records>>> {
+    let mut all = Vec::new();
+    for named in host::stores(config) {
+        let driver = named.driver();
+        all.push(match looks {
+            _ if named.is_own => queue.records()?,
+            true => driver.connect_to_look(config).await?.records()?,
+            false => driver.connect(config).await?.records()?,
+        });
+    }
+    Ok(all)
 }
 
 /// Returns the store of schedules. `None`: the config has no schedules.

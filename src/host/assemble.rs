@@ -7,7 +7,7 @@ use super::driver;
 use super::guests::sets;
 use super::resources::{self, Demand, FilePlan, HOST, Handles, Machine, Plan, SLOTS, Share};
 use crate::exit::{self, Exit, Failure};
-use hostler_config::{self as config, Config, DirMode, Reply};
+use hostler_config::{self as config, Config, DirMode, Driver, RecordStore, Reply};
 use hostler_consumer::{Policy, Spec};
 use hostler_queue::request::Terms;
 use hostler_queue::{ChannelSpec, SubjectSpec, tag};
@@ -66,7 +66,9 @@ pub(super) fn channel_spec_with(consumer: &config::Consumer, slots: usize) -> Ch
         ordered: consumer.ordered,
         high_throughput: consumer.high_throughput,
         filter: consumer.filter.clone(),
-        max_receives: consumer.dead_letter.then(|| policy(consumer).attempts().saturating_add(2)),
+        max_receives: consumer
+            .dead_letter
+            .then(|| policy(consumer).attempts().saturating_add(spare_receives(consumer))),
         longest_delay: consumer.longest_delay,
         window: window(slots * batch_size(consumer), consumer.rate_limit, consumer.processing_timeout),
         lease: consumer.lease,
@@ -76,6 +78,12 @@ pub(super) fn channel_spec_with(consumer: &config::Consumer, slots: usize) -> Ch
             .map(|subject| SubjectSpec { subject: subject.pattern.clone(), queue_group: subject.queue_group.clone() }),
         tags: tags(consumer),
     }
+}
+
+/// Returns the number of receives for which the queue waits beyond the attempts of the consumer's policy. With idempotency, a message comes
+/// back while another run has its key, and while the store of the records is away, which SQS counts as receives.
+fn spare_receives(consumer: &config::Consumer) -> u32 {
+    if consumer.idempotency.is_some() { 100 } else { 2 }
 }
 
 /// Returns the maximum number of messages in one call of the handler.
@@ -263,7 +271,19 @@ pub fn config_warnings(config: &Config) -> Vec<String> {
         let why = driver.takes_back_early(consumer)?;
         Some(format!("consumers.{}: {why}", consumer.name))
     });
-    unused.into_iter().chain(early).collect()
+    unused.into_iter().chain(early).chain(config.consumers.iter().filter_map(|it| local_records(config, it))).collect()
+}
+
+/// Returns a warning if other hosts that receive from the same queue do not know what this one has processed.
+fn local_records(config: &Config, consumer: &config::Consumer) -> Option<String> {
+    let is_local = consumer.idempotency.as_ref()?.store == RecordStore::Embedded;
+    (is_local && config.queue.driver != Driver::Embedded).then(|| {
+        let name = &consumer.name;
+        format!(
+            "consumers.{name}.idempotency.store: the records are in a file of this host: another host that receives from the queue processes \
+             a key again (`postgres` is for several hosts)"
+        )
+    })
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use super::hard_links::{self, Search};
 use super::located::Located;
 use super::mounts::Mounts;
 use super::mounts::overlays::{self, Which};
-use super::{driver, hardening, kernel_files};
+use super::records::drivers;
+use super::{hardening, kernel_files};
 use crate::exit::{Exit, Failure, Result};
 use hostler_config::{Config, DirGrant, DirMode, HandlerRef, Loaded, USUAL_PLACES};
 use hostler_health::{Pauses, Requests};
@@ -216,7 +217,7 @@ fn protected(config: &Config, file: Option<&Path>, variable: impl Fn(&str) -> Op
     all.extend(config.host.cache_dir.iter().map(|path| Protected::new("host.cache_dir", path, CODE).whole()));
     all.extend(configs(file).into_iter().map(|file| Protected::new("--config", file, CONFIG)));
     all.extend(queue_files(config));
-    let trusted = driver(config).trusted_files(config).into_iter();
+    let trusted = drivers(config).flat_map(|driver| driver.trusted_files(config));
     all.extend(trusted.map(|(key, path)| Protected::new(key, path, TRUST)));
     let authorities = config.consumers.iter().flat_map(|consumer| consumer.allow.ca_files());
     all.extend(authorities.map(|file| Protected::new("allow.tcp (a ca)", file, TRUST)));
@@ -249,7 +250,7 @@ fn job_files(config: &Config) -> impl Iterator<Item = Protected> {
 
 /// Returns the file that stores the queue, and its companion files. Empty if the driver stores no file.
 fn queue_files(config: &Config) -> impl Iterator<Item = Protected> {
-    driver(config).file(config).into_iter().flat_map(|file| {
+    drivers(config).filter_map(|driver| driver.file(config)).flat_map(|file| {
         [""].iter().chain(file.companions).map(move |end| {
             let mut path = file.path.to_owned().into_os_string();
             path.push(end);

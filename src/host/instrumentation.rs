@@ -18,6 +18,7 @@ use hostler_telemetry::Resource;
 use hostler_telemetry::metrics::{
     self, ConsumerMetrics, Depths, Exporters, HostMetrics, Metrics, Named, Shown, StartError,
 };
+use hostler_telemetry::traces::Traces;
 use hostler_types::channel::Channel;
 
 /// Interval between two counts of the queues, short enough for autoscaling. On SQS, the calls that count the messages of one
@@ -184,6 +185,16 @@ pub(super) fn failure(error: StartError) -> Failure {
         StartError::Machine(_) => Exit::Internal,
     };
     Failure::new(exit, error)
+}
+
+/// Starts the export of spans. `None`: the config has no endpoint, or the export cannot start. In both cases, messages are processed
+/// without spans.
+pub(super) fn traces(config: &Config, resource: &Resource) -> Option<Traces> {
+    let endpoint = config.telemetry.otlp_endpoint.as_deref()?;
+    Traces::start(endpoint, resource).unwrap_or_else(|error| {
+        tracing::error!(error, "cannot start tracing; no spans are exported");
+        None
+    })
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod kernel_files;
 mod loading;
 mod located;
 mod mounts;
+mod records;
 mod requests;
 pub mod resources;
 #[cfg(feature = "retry")]
@@ -40,6 +41,7 @@ pub use guests::{Guests, Shared, sets, too_few_processes};
 pub use handlers::{all, cache, definitions, fetch};
 #[cfg(feature = "jobs")]
 pub use jobs::{check_applets, check_jobs, migrate as migrate_jobs, open as open_jobs, serve_jobs};
+pub use records::stores;
 #[cfg(feature = "retry")]
 pub use retry::{look_into_store, retry, scheduled};
 pub use secrets::Secrets;
@@ -79,6 +81,7 @@ use hostler_wasm::cache::Cache;
 use hostler_wasm::{self as handler, Definition, Engine, Loaded};
 use instrumentation::Instrumentation;
 use loading::Loading;
+use records::RecordStores;
 use resources::{FilePlan, Machine, Threads};
 use schedules::{Scheduler, Scheduling};
 use services::Services;
@@ -127,7 +130,7 @@ pub fn run(file: Option<&Path>) -> Result {
     // Must run before any other thread starts, because new threads inherit the restrictions.
     let hardening = check_grants(&loaded).and_then(|()| Hardening::enforce(&loaded.config, &machine));
     let threads = Threads::of(&machine, guests::sets(&loaded.config.consumers));
-    machine.try_threads(threads.least(driver(&loaded.config).threads()))?;
+    machine.try_threads(threads.least(records::drivers(&loaded.config).map(QueueDriver::threads).sum()))?;
     let log = loaded.config.telemetry.log.unwrap_or_else(|| LogFormat::usual(std::io::stderr().is_terminal()));
     let mut logs = telemetry::start(match log {
         LogFormat::Json => telemetry::Form::Json,
@@ -290,7 +293,7 @@ impl Host {
         self.link.get_or_init(|| services.link());
         let resource = metadata.as_ref().map_or_else(Resource::new, |metadata| metadata.resource.clone());
         let mut instrumentation = Instrumentation::start(exporters, &self.config, &resource)?;
-        let traces = self.traces(&resource);
+        let traces = instrumentation::traces(&self.config, &resource);
         let loaded = self.load_handlers(&broker, instrumentation.as_ref(), traces.as_ref(), secrets.as_ref()).await?;
         let machine = self.machine.clone().in_task(metadata.and_then(|metadata| metadata.memory_limit));
         let plan = plan(&self.config, &machine, &loaded.iter().map(Some).collect::<Vec<_>>())?;
@@ -298,6 +301,7 @@ impl Host {
         if let Some(service) = &services.queue {
             check_destinations(&**service, &self.config).await?;
         }
+        let records = RecordStores::connect(&self.config, services.queue.as_ref()).await?;
         let scheduler = Scheduler::prepare(services.queue.as_ref(), &self.config).await?;
         let exit = CancellationToken::new();
         let mut consumers = Vec::new();
@@ -315,12 +319,14 @@ impl Host {
             }
             board.update(Instant::now(), |status| status.state = State::Initialized);
             let producer = Producer::new(instrumentation::broker(&broker, metrics.as_ref()), traces.clone());
+            let idempotency = records.of(&self.config, config, &producer);
             let spec = assemble::spec(config, share, until_stop(self.config.host.shutdown_grace));
             let replies = |channel| Replies { producer, channel, from: Arc::clone(&spec.channel) };
             consumers.push(Consumer {
                 queue: instrumentation::queue(queue, metrics.as_ref()),
                 handler,
                 replies: config.reply_channel.clone().map(replies),
+                idempotency,
                 spec,
                 guests: guests.clone(),
                 status: board.clone(),
@@ -338,16 +344,6 @@ impl Host {
             hardening.restrict_guests(&self.shared).await?;
         }
         Ok(Some(Started { consumers, secrets, scheduler, instrumentation }))
-    }
-
-    /// Starts the export of spans. `None`: the config has no endpoint, or the export cannot start. In both cases, messages are
-    /// processed without spans.
-    fn traces(&self, resource: &Resource) -> Option<Traces> {
-        let endpoint = self.config.telemetry.otlp_endpoint.as_deref()?;
-        Traces::start(endpoint, resource).unwrap_or_else(|error| {
-            tracing::error!(error, "cannot start tracing; no spans are exported");
-            None
-        })
     }
 
     async fn load_handlers(

@@ -1,6 +1,6 @@
 //! A world with its queues on a third-party server, under a prefix of its own.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use serde_json::Value;
 
@@ -22,6 +22,12 @@ impl Deref for Aws {
 
     fn deref(&self) -> &World {
         &self.world
+    }
+}
+
+impl DerefMut for Aws {
+    fn deref_mut(&mut self) -> &mut World {
+        &mut self.world
     }
 }
 

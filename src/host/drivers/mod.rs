@@ -181,7 +181,11 @@ pub struct QueueFile<'a> {
 
 /// Returns the driver that the config names. If this build lacks the driver, returns a stand-in whose connections fail.
 pub fn driver(config: &Config) -> &'static dyn QueueDriver {
-    let named = config.queue.driver;
+    named(config.queue.driver)
+}
+
+/// Returns the driver with this name. If this build lacks the driver, returns a stand-in whose connections fail.
+pub(super) fn named(named: Driver) -> &'static dyn QueueDriver {
     DRIVERS.iter().find(|(word, _)| *word == named).map_or(&Absent, |(_, driver)| *driver)
 }
 

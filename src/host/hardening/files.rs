@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use super::Environment;
 use super::aws::Profile;
 use crate::host::driver;
+use crate::host::drivers::QueueFile;
+use crate::host::records::drivers;
 use hostler_config::{Config, Consumer, DirMode, HandlerRef};
 
 /// Permission to access a file, or a folder with all its contents. A rule for a missing file has no effect.
@@ -101,8 +103,9 @@ pub fn decide(config: &Config, environment: Environment<'_>, profile: &Profile, 
         let mut rules: Vec<_> = folders(config).into_iter().map(|(folder, _)| write(folder)).collect();
         // A driver such as SQLite stores companion files in the folder of the real file. If `file.path` is a symbolic link, that
         // is the folder of its target.
-        rules.extend(driver(config).file(config).map(|file| write(folder_of(&real(file.path)))));
-        rules.extend(driver(config).trusted_files(config).into_iter().map(|(_, file)| read(file)));
+        rules.extend(queue_files(config).map(|file| write(folder_of(&real(file.path)))));
+        let trusted = drivers(config).flat_map(|driver| driver.trusted_files(config));
+        rules.extend(trusted.map(|(_, file)| read(file)));
         rules.extend(handlers(config));
         rules.extend(config.consumers.iter().flat_map(|consumer| consumer.allow.ca_files()).map(read));
         rules.extend(secrets(config, environment, real));
@@ -156,10 +159,15 @@ fn reading<const N: usize>(paths: [&'static str; N]) -> impl Iterator<Item = Rul
 fn folders(config: &Config) -> Vec<(PathBuf, u32)> {
     let mut folders = vec![(folder_of(&config.host.health_file), 0o700)];
     folders.extend(config.host.cache_dir.iter().map(|folder| (folder.clone(), 0o700)));
-    folders.extend(driver(config).file(config).map(|file| (folder_of(file.path), 0o777)));
+    folders.extend(queue_files(config).map(|file| (folder_of(file.path), 0o777)));
     let granted = config.consumers.iter().flat_map(|consumer| &consumer.allow.dirs);
     folders.extend(granted.filter(|dir| dir.mode == DirMode::ReadWrite).map(|dir| (dir.host.clone(), 0o777)));
     folders
+}
+
+/// Returns the files that store the queue and the records of idempotency.
+fn queue_files(config: &Config) -> impl Iterator<Item = QueueFile<'_>> {
+    drivers(config).filter_map(|driver| driver.file(config))
 }
 
 fn granted(consumer: &Consumer) -> impl Iterator<Item = Rule> {
