@@ -199,7 +199,7 @@ impl Harness for Database {
 macro_rules! of_our_own {
     ($driver:ident: $harness:ty, $test:meta) => {
         abilities!($driver: $harness, $test; dedupe dedupe_in_order reorder one_of_a_group delay_in_order refilter
-            mixed_exchange sender_first peek plain_order schedules stoppable);
+            mixed_exchange sender_first peek plain_order records schedules stoppable);
     };
 }
 

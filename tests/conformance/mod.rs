@@ -10,6 +10,7 @@ mod groups;
 mod leases;
 mod looking;
 mod pushing;
+mod recording;
 mod scheduling;
 mod sending;
 mod waiting;
@@ -237,6 +238,18 @@ macro_rules! ability {
                 receive_ends_a_rest
                 stopped_receive_ends_no_rest
                 receive_of_one_after_a_rest_takes_no_others
+            ]
+        }
+    };
+    // The queues' database keeps idempotency records.
+    (records: $harness:ty, $test:meta) => {
+        cases! { records, $harness, $test,
+            recording: [
+                one_of_many_runs_starts
+                success_is_kept_and_another_run_changes_nothing
+                runs_lapse_and_are_forgotten
+                ack_records_and_sends_in_one_step
+                ack_without_its_lease_records_nothing
             ]
         }
     };
