@@ -10,6 +10,7 @@ use super::dispositions::allowed;
 use super::judge::{Judge, LATE};
 use super::order::Behind;
 use super::record::{Delivery, Fate, State};
+use super::runs::{Beat, Settling, fault_of_settlement, may_bury};
 use super::scenario::End;
 use super::settling::Kind;
 
@@ -43,11 +44,18 @@ pub enum Answered {
     Done,
     Stale,
     Failed,
+    /// The change can never be made.
+    Unfit,
+}
+
+/// Returns true if a handler has ended, or may not have run because of the message's key.
+fn is_over(one: &Delivery) -> bool {
+    one.ended.is_some() || one.of_key.refusals.are_any()
 }
 
 /// Returns true if a process still waited for the copy of a message, although the lease of the message has ended.
 fn is_late_copy(deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str, now: Instant) -> bool {
-    let is_it = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some() && !one.settled;
+    let is_it = |one: &&Delivery| one.life == life && one.name == name && is_over(one) && !one.settled;
     let last = deliveries.values().filter(is_it).max_by_key(|one| one.number);
     last.is_some_and(|one| now > one.until + LATE)
 }
@@ -60,7 +68,7 @@ impl Judge {
         let unpaused = state.paused_at.is_none_or(|at| now > at + OWED);
         // An answer that was under way while all stood still tells a time that is long past.
         let knows_the_time = state.paused_at.is_none_or(|at| now > at + Duration::from_secs(60));
-        let State { deliveries, violations, lives, fates, .. } = &mut *state;
+        let State { deliveries, violations, lives, fates, keys, .. } = &mut *state;
         let this = &mut lives[life];
         if let (Asked::Receive, false) = (asked, again) {
             this.failed_polls.retain(|at| now < *at + REST);
@@ -77,7 +85,9 @@ impl Judge {
             violations.extend(this.faults_of_intake("a receive", shown, now));
             let shown = shown.map(|shown| shown.in_flight as usize);
             let is_settled = this.changed_at.is_none_or(|at| now > at + LATE);
-            if let Some(shown) = shown.filter(|shown| is_settled && *shown != this.running) {
+            if let Some(shown) =
+                shown.filter(|shown| is_settled && *shown != this.running && !self.is_looking_up(*shown, this.running))
+            {
                 violations.push(format!("9: it shows {shown} in flight, and {} are", this.running));
             }
         }
@@ -110,7 +120,7 @@ impl Judge {
             entries.iter().filter_map(|(receipt, _)| Behind::of(receipt, &entries, deliveries, fates, this)).collect();
         let spoilt =
             |receipt: &String| Some((receipt.clone(), self.spoilt_before(deliveries, deliveries.get(receipt)?)));
-        let spoilt: BTreeMap<String, u32> = entries.iter().filter_map(|(receipt, _)| spoilt(receipt)).collect();
+        let spoilt: BTreeMap<String, (u32, u32)> = entries.iter().filter_map(|(receipt, _)| spoilt(receipt)).collect();
         for (receipt, seconds) in entries {
             let Some(delivery) = deliveries.get_mut(receipt) else { continue };
             delivery.calls += 1;
@@ -125,7 +135,7 @@ impl Judge {
                 delivery.called_for = Duration::from_secs(seconds.unwrap_or(0));
                 let drained = lives[life].drained_at.is_some();
                 let behind = behind.get(receipt).copied().unwrap_or_default();
-                let counted = delivery.attempt - spoilt.get(receipt).copied().unwrap_or(0);
+                let counted = counted(delivery.attempt, spoilt.get(receipt).copied().unwrap_or_default());
                 let fate = (!moves).then(|| &fates[&delivery.name]);
                 if seconds.is_none() {
                     delivery.removal = self.kind_of_removal(delivery, counted, moves, drained);
@@ -135,6 +145,12 @@ impl Judge {
                     .filter(|_| knows_the_time)
                     .and_then(|seconds| delivery.fault_of_wait(seconds, &self.scenario));
                 broken.extend(wait);
+                if self.scenario.keyed.is_some() && (delivery.settling || seconds.is_none()) {
+                    let (name, copies) = (&delivery.name, fates[&delivery.name].copies);
+                    let is_finished = lives[life].acked.contains(name);
+                    let settling = Settling { delay: seconds, moves, copies, is_finished };
+                    broken.extend(fault_of_settlement(keys, delivery, settling));
+                }
                 broken.extend(seconds.and_then(|seconds| behind.fault(delivery, seconds)));
                 violations.extend(broken.into_iter().map(|broken| format!("{} ({receipt}): {broken}", delivery.name)));
             }
@@ -148,7 +164,7 @@ impl Judge {
 
     /// Returns the kind of a removal, judged by the outcome of the message. `None`: the outcome leaves the kind open, for example
     /// after a reply that may have failed.
-    fn kind_of_removal(&self, one: &Delivery, counted: u32, moves: bool, drained: bool) -> Option<Kind> {
+    fn kind_of_removal(&self, one: &Delivery, counted: (u32, u32), moves: bool, drained: bool) -> Option<Kind> {
         if moves {
             return Some(Kind::Copy);
         }
@@ -165,7 +181,7 @@ impl Judge {
     fn faults_of_call(
         &self,
         one: &Delivery,
-        counted: u32,
+        counted: (u32, u32),
         fate: Option<&Fate>,
         seconds: Option<u64>,
         drained: bool,
@@ -185,7 +201,8 @@ impl Judge {
                 broken.push("2: removed while its handler runs".into());
             }
             let Some(fate) = fate else { return broken };
-            if matches!(one.ended, Some((_, Some(End::Reply)))) && !fate.replied && fate.copies == 0 {
+            let replies = self.scenario.keyed.is_none() && matches!(one.ended, Some((_, Some(End::Reply))));
+            if replies && !fate.replied && fate.copies == 0 {
                 broken.push("its reply was not sent before its removal".into());
             }
             if fate.copies == 0
@@ -196,6 +213,8 @@ impl Judge {
             }
             return broken;
         };
+        // Neither is it settled before its success is recorded, and what its handler has sent is sent.
+        let records = |end: &End| self.scenario.keyed.is_some() && *end == End::Ack;
         match &one.ended {
             // While a reply is sent, and while a hook decides about a stopped handler, the lease is extended. The hook begins
             // after the consumer knows that the guest has ended.
@@ -203,19 +222,20 @@ impl Judge {
                 if !one.settling
                     && !one.deciding
                     && one.decision != Some(End::Reply)
+                    && !one.decision.as_ref().is_some_and(records)
                     && Instant::now() > *at + LATE
                     && one.decided_at != Some(Instant::now()) =>
             {
                 broken.push("4: a heartbeat too many after a stop".into());
             }
-            Some((at, Some(end))) if !one.settling && *end != End::Reply && Instant::now() > *at => {
+            Some((at, Some(end))) if !one.settling && *end != End::Reply && !records(end) && Instant::now() > *at => {
                 broken.push("4: a heartbeat too many".into());
             }
             _ if !one.settling => {}
             Some((_, ended)) => {
                 let release = allowed(&self.scenario, one, counted, drained).and_then(|allowed| allowed.release);
                 if !release.is_some_and(|(least, most)| (least..=most).contains(&seconds)) {
-                    broken.push(format!("released for {seconds} s, not {release:?}: attempt {counted}, {ended:?}"));
+                    broken.push(format!("released for {seconds} s, not {release:?}: attempt {counted:?}, {ended:?}"));
                 }
             }
             _ => {}
@@ -226,11 +246,16 @@ impl Judge {
     /// Checks that a copy goes to the dead-letter queue only if the policy allows this for a delivery of the message.
     fn fault_of_burial(&self, deliveries: &BTreeMap<String, Delivery>, life: usize, name: &str) -> Option<String> {
         let is_wrong = |one: &Delivery| {
-            let counted = one.attempt - self.spoilt_before(deliveries, one);
+            let counted = counted(one.attempt, self.spoilt_before(deliveries, one));
             allowed(&self.scenario, one, counted, true).is_some_and(|allowed| !allowed.bury)
         };
         let ended = |one: &&Delivery| one.life == life && one.name == name && one.ended.is_some() && !one.settled;
         let mut ended = deliveries.values().filter(ended).peekable();
+        let refused =
+            |one: &Delivery| one.life == life && one.name == name && one.started_at.is_none() && may_bury(one);
+        if self.scenario.keyed.is_some() && deliveries.values().any(refused) {
+            return None;
+        }
         let first = ended.peek()?;
         let (attempt, end) = (first.attempt, format!("{:?}", first.end()));
         ended.all(is_wrong).then(|| format!("{name} is dead-lettered after attempt {attempt}, which came to {end}"))
@@ -250,15 +275,14 @@ impl Judge {
             Asked::Receive => {
                 match result(0) {
                     Answered::Done => lives[life].polled_at = Some(now),
-                    Answered::Stale | Answered::Failed => lives[life].failed_polls.push(now),
+                    _ => lives[life].failed_polls.push(now),
                 }
                 return;
             }
             Asked::Bury(names) => {
                 for (index, name) in names.iter().enumerate().filter(|(index, _)| result(*index) != Answered::Done) {
-                    let is_own = |one: &&mut Delivery| {
-                        one.life == life && one.name == *name && one.ended.is_some() && !one.settled
-                    };
+                    let is_own =
+                        |one: &&mut Delivery| one.life == life && one.name == *name && is_over(one) && !one.settled;
                     let mut counts = false;
                     for own in deliveries.values_mut().filter(is_own) {
                         // A message that cannot be copied is not settled. It is redelivered after its lease has ended.
@@ -272,7 +296,11 @@ impl Judge {
                 violations.extend(late.map(|name| format!("3: a copy of {name} is waited for after its lease")));
                 return;
             }
-            Asked::Other => return,
+            Asked::Other => {
+                drop(state);
+                self.has_sent(life, result(0) == Answered::Done);
+                return;
+            }
         };
         for (index, receipt) in receipts.into_iter().enumerate() {
             let Some(delivery) = deliveries.get_mut(receipt) else { continue };
@@ -292,7 +320,7 @@ impl Judge {
                 match result(index) {
                     Answered::Done if is_own && kind.is_some() => calls.done(),
                     Answered::Done if is_own => calls.may_be_done(),
-                    Answered::Done => {}
+                    Answered::Done | Answered::Unfit => {}
                     Answered::Stale | Answered::Failed => {
                         calls.failed(is_own && kind.is_some_and(|kind| kind != Kind::Extension), &self.scenario);
                     }
@@ -310,10 +338,16 @@ impl Judge {
                 // that arrives after the service took the lease back.
                 Answered::Done if delivery.ours_until.is_none_or(|until| until < now) => {}
                 Answered::Done => {
-                    delivery.ours_until = Some(self.ours_until(delivery.called_at, delivery.called_for));
+                    let until = self.ours_until(delivery.called_at, delivery.called_for);
+                    match &mut delivery.of_key.beat {
+                        Beat::None => delivery.ours_until = Some(until),
+                        Beat::UnderWay(known) => *known = Some(until),
+                        Beat::Failed => {}
+                    }
                 }
-                Answered::Stale => delivery.lost_at = Some(now),
-                Answered::Failed if delivery.settling => delivery.owed = Some(now),
+                Answered::Stale | Answered::Unfit => delivery.lost_at = Some(now),
+                // The driver asks once for the removal of a message that it has finished before.
+                Answered::Failed if delivery.settling && is_own => delivery.owed = Some(now),
                 Answered::Failed => {}
             }
         }
@@ -353,16 +387,32 @@ impl Judge {
     }
 
     /// Returns the number of earlier attempts of a delivery's message that ended at a limit of the host, as far as the process
-    /// can know. Attempts that were given back to a queue that does not count them are excluded.
-    fn spoilt_before(&self, deliveries: &BTreeMap<String, Delivery>, one: &Delivery) -> u32 {
+    /// can know, and the number of those whose key may have been taken. Attempts that were given back to a queue that does not count them
+    /// are excluded.
+    fn spoilt_before(&self, deliveries: &BTreeMap<String, Delivery>, one: &Delivery) -> (u32, u32) {
         let is_exact = self.scenario.is_exact();
-        let is_spoilt = |other: &&Delivery| {
-            (other.life, &other.name) == (one.life, &one.name)
-                && other.attempt < one.attempt
-                && !(is_exact && other.released)
-                && matches!(other.ended, Some((at, Some(End::HostLimit))) if at <= one.received_at)
+        let is_before = |other: &&Delivery| {
+            let is_same = (other.life, &other.name) == (one.life, &one.name);
+            is_same && other.attempt < one.attempt && !(is_exact && other.released)
         };
-        let attempts: BTreeSet<u32> = deliveries.values().filter(is_spoilt).map(|other| other.attempt).collect();
-        u32::try_from(attempts.len()).unwrap()
+        let is_spoilt =
+            |other: &&Delivery| matches!(other.ended, Some((at, Some(End::HostLimit))) if at <= one.received_at);
+        let is_refused = |other: &&Delivery| other.started_at.is_none() && other.of_key.refusals.give_back();
+        let before = || deliveries.values().filter(is_before);
+        let spoilt: BTreeSet<u32> = before().filter(is_spoilt).map(|other| other.attempt).collect();
+        let refused: BTreeSet<u32> = before().filter(is_refused).map(|other| other.attempt).collect();
+        let count = |attempts: usize| u32::try_from(attempts).unwrap();
+        (count(spoilt.len()), count(refused.difference(&spoilt).count()))
     }
+
+    /// Returns true if the consumer may show more in flight than handlers run, because it looks up keys.
+    fn is_looking_up(&self, shown: usize, running: usize) -> bool {
+        self.scenario.keyed.is_some() && shown >= running
+    }
+}
+
+/// Returns the least and the greatest number that an attempt counts as. `spoilt`: numbers of attempts that do not count, and that may
+/// not count.
+fn counted(attempt: u32, spoilt: (u32, u32)) -> (u32, u32) {
+    (attempt.saturating_sub(spoilt.0 + spoilt.1).max(1), attempt - spoilt.0)
 }

@@ -4,12 +4,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use tokio::time::sleep;
 
 use super::judge::{Judge, receipt_of};
 use super::record::State;
-use super::scenario::Cancel;
+use super::scenario::{Cancel, up_to};
 use super::site::Line;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Draws the cancels in the life of each process.
+pub(super) fn draw(rng: &mut Rng, busy: Duration) -> Vec<Cancel> {
+    let count = if rng.u32(0..3) == 0 { rng.usize(1..=12) } else { 0 };
+    let cancel = |_| {
+        // Often while much is in flight, and often before the list is outdated.
+        let after = if rng.bool() { up_to(rng, SECOND) } else { up_to(rng, busy / 6) };
+        let hesitates = if rng.bool() { Duration::ZERO } else { up_to(rng, 5 * SECOND) };
+        Cancel { after, pick: rng.usize(0..8), hesitates }
+    };
+    (0..count).map(cancel).collect()
+}
 
 /// Cancels as planned, until the process is gone.
 pub async fn operate(line: Line, plan: Vec<Cancel>, judge: Arc<Judge>) {
@@ -60,6 +75,8 @@ impl Judge {
             _ if is_stopped && !delivery.is_cancelled => {
                 violations.push(format!("2: the cancel of {receipt}, which has ended, stops something else"));
             }
+            // One whose key is looked up has no handler yet.
+            None if delivery.started_at.is_none() && self.scenario.keyed.is_some() => {}
             None if is_stopped => violations.push(format!("5: {receipt} is cancelled and runs on")),
             // It fails, which the breaker counts; without its lease it tells the consumer nothing.
             Some((at, None))

@@ -39,7 +39,8 @@ pub fn answered(error: Option<&LeaseError>) -> Answered {
     match error {
         None => Answered::Done,
         Some(LeaseError::Lost(_)) => Answered::Stale,
-        Some(LeaseError::Retry(_) | LeaseError::Refused(_) | LeaseError::Unfit(_)) => Answered::Failed,
+        Some(LeaseError::Unfit(_)) => Answered::Unfit,
+        Some(LeaseError::Retry(_) | LeaseError::Refused(_)) => Answered::Failed,
     }
 }
 

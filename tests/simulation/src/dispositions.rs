@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hostler_config::OnProcessingTimeout;
 
+use super::keyed::MAX_REST;
 use super::record::Delivery;
 use super::scenario::{End, Scenario};
 
@@ -34,10 +35,16 @@ impl Allowed {
 
 /// Returns the allowed dispositions of a delivery whose handler has ended. `None`: the handler never ran, or still runs.
 /// `drained`: the process may have stopped the handler or the hook, because the grace ended. `attempt`: the attempt number,
-/// without attempts that ended at a limit of the host.
-pub fn allowed(scenario: &Scenario, one: &Delivery, attempt: u32, drained: bool) -> Option<Allowed> {
+/// without attempts that ended at a limit of the host: the least and the greatest that it may be.
+pub fn allowed(scenario: &Scenario, one: &Delivery, attempt: (u32, u32), drained: bool) -> Option<Allowed> {
+    (attempt.0..=attempt.1).filter_map(|attempt| allowed_at(scenario, one, attempt, drained)).reduce(Allowed::or)
+}
+
+fn allowed_at(scenario: &Scenario, one: &Delivery, attempt: u32, drained: bool) -> Option<Allowed> {
     let (at, end) = one.ended.as_ref()?;
-    let ran_out = one.started_at.is_some_and(|started_at| *at >= started_at + scenario.processing_timeout);
+    // The time in which the key is looked up counts.
+    let ran_out =
+        one.started_at.is_some_and(|started_at| *at + scenario.patience() >= started_at + scenario.processing_timeout);
     let back = Allowed { release: Some((0, 0)), ..Allowed::default() };
     let allowed = match (end, &one.decision) {
         (Some(End::HostLimit), _) if drained => of(scenario, &End::HostLimit, attempt).or(back),
@@ -61,11 +68,16 @@ fn of(scenario: &Scenario, end: &End, attempt: u32) -> Allowed {
     let ack = Allowed { ack: true, ..Allowed::default() };
     match end {
         End::Ack => ack,
+        // With a key, the reply is a part of the settlement.
+        End::Reply if scenario.keyed.is_some() => ack,
         // A reply that cannot be sent counts as a failure.
         End::Reply => ack.or(failed(scenario, attempt)),
         End::Retry | End::Fail | End::Trap | End::Stuck => failed(scenario, attempt),
         End::DeadLetter => bury,
-        End::HostLimit => Allowed { release: Some((1, LONGEST_REST)), ..Allowed::default() },
+        End::HostLimit => {
+            let longest = if scenario.keyed.is_some() { MAX_REST } else { LONGEST_REST };
+            Allowed { release: Some((1, longest)), ..Allowed::default() }
+        }
         End::Delay(_) if attempt >= scenario.attempts() => bury,
         End::Delay(delay) => {
             let most = (*delay).min(LONGEST).min(scenario.max_release);

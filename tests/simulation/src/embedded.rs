@@ -11,12 +11,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fastrand::Rng;
 use hostler_queue::{ChannelSpec, Provisioner, QueueError};
 use hostler_types::message::Outgoing;
 use tempfile::TempDir;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::judge::Judge;
+use super::records::WatchedRecords;
 use super::scenario::{Planned, Scenario};
 use super::site::{Line, Opened, Site};
 use super::system::System;
@@ -31,7 +33,10 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// A machine with a queue file.
 pub struct Embedded {
     system: System,
+    scenario: Arc<Scenario>,
     judge: Arc<Judge>,
+    started_at: Instant,
+    rng: Arc<Mutex<Rng>>,
     clocks: Mutex<Clocks>,
     file: Arc<File>,
     trouble: Arc<Trouble>,
@@ -50,10 +55,16 @@ impl Embedded {
         let producer = (system.embedded)(&path, clocks.of_process()).unwrap();
         producer.declare(&ChannelSpec::new("replies".parse().unwrap())).await.unwrap();
         producer.declare(&scenario.channel()).await.unwrap();
-        let file = Arc::new(File::new(&path, Arc::clone(&judge)));
-        let trouble = Arc::new(Trouble::new(scenario, Arc::clone(&file)));
+        if scenario.keyed.is_some() {
+            producer.declare(&ChannelSpec::new("out".parse().unwrap())).await.unwrap();
+            producer.records().unwrap().prepare().await.unwrap();
+        }
+        let file = Arc::new(File::new(&path, Arc::clone(&judge), scenario.keyed.is_some()));
+        let trouble = Arc::new(Trouble::new(Arc::clone(&scenario), Arc::clone(&file)));
+        let rng = Arc::new(Mutex::new(Rng::with_seed(scenario.key.seed ^ 0xacc)));
         let (clocks, producer) = (Mutex::new(clocks), Mutex::new(producer));
-        Self { system, judge, clocks, file, trouble, producer, _folder: folder }
+        let started_at = Instant::now();
+        Self { system, scenario, judge, started_at, rng, clocks, file, trouble, producer, _folder: folder }
     }
 
     fn connect(&self) -> Result<Arc<dyn Provisioner>, QueueError> {
@@ -90,7 +101,20 @@ impl Site for Embedded {
                     trouble: Arc::clone(&self.trouble),
                     has_received: Arc::default(),
                 });
-                return Opened { broker, queue };
+                let records = self.scenario.keyed.map(|_| {
+                    let file = Arc::clone(&self.file);
+                    let records = WatchedRecords {
+                        line: line.clone(),
+                        scenario: Arc::clone(&self.scenario),
+                        judge: Arc::clone(&self.judge),
+                        inner: broker.records().unwrap(),
+                        look: Arc::new(move || file.look()),
+                        started_at: self.started_at,
+                        rng: Arc::clone(&self.rng),
+                    };
+                    Arc::new(records) as _
+                });
+                return Opened { broker, queue, records };
             }
             sleep(AGAIN).await;
         }
@@ -98,8 +122,13 @@ impl Site for Embedded {
 
     async fn put(&self, message: &Planned) {
         self.judge.sent(&message.name, message.group.as_deref(), None);
-        let outgoing =
-            Outgoing { body: message.name.clone().into(), group: message.group.clone(), ..Outgoing::default() };
+        self.judge.keyed(message);
+        let outgoing = Outgoing {
+            body: message.body().into(),
+            attributes: message.attributes(),
+            group: message.group.clone(),
+            ..Outgoing::default()
+        };
         loop {
             let producer = Arc::clone(&self.producer.lock().unwrap());
             let sent = producer.send(&"work".parse().unwrap(), vec![outgoing.clone()]).await;

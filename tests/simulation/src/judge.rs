@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use hostler_health::{BreakerState, ConsumerReport};
 
 use super::record::{Delivery, Fate, Life, State};
+use super::runs::OfKey;
 use super::scenario::{End, Scenario};
 use super::settling::Kind;
 
@@ -125,6 +126,7 @@ impl Judge {
             taken_at: None,
             owed: None,
             is_cancelled: false,
+            of_key: OfKey::default(),
         };
         state.deliveries.insert(receipt.to_owned(), delivery);
     }
@@ -138,6 +140,10 @@ impl Judge {
         let is_given_back = last.released && (last.started_at.is_none() || last.end() == Some(&End::HostLimit));
         let is_early = last.waits_until.is_some() && !last.released;
         let expected = last.attempt + u32::from(!is_given_back && !is_early);
+        // One that was stopped while its key was looked up counts.
+        if self.scenario.keyed.is_some() && last.started_at.is_none() && attempt == last.attempt + 1 {
+            return None;
+        }
         (last.life == life && attempt != expected).then(|| format!("attempt {attempt} of {name} comes, not {expected}"))
     }
 
@@ -185,7 +191,10 @@ impl Judge {
         let mut state = self.see(|| format!("queue removes {name}"));
         let fate = state.fates.entry(name.to_owned()).or_default();
         fate.removed = true;
-        if !fate.acked && fate.copies == 0 {
+        if self.scenario.keyed.is_some() {
+            let broken = state.fault_of_keyed_removal(name);
+            state.violations.extend(broken);
+        } else if !fate.acked && fate.copies == 0 {
             state.violations.push(format!("1: {name} was removed without an ack, and without a copy"));
         }
     }
@@ -243,11 +252,14 @@ impl Judge {
                 .violations
                 .push(format!("9: process {life} exits and shows {in_flight} in flight, {in_hand} in hand"));
         }
-        let now = Instant::now();
+        let (now, paused_at) = (Instant::now(), state.paused_at);
         let State { deliveries, violations, .. } = &mut *state;
         for (receipt, delivery) in deliveries.iter_mut().filter(|(_, delivery)| delivery.life == life) {
             delivery.owed = None;
             let is_ours = delivery.ours_until.is_some_and(|until| until > now) && delivery.lost_at.is_none();
+            // If all stood still while a record was extended, all heartbeats of that call may have come too late.
+            let is_unsure = self.scenario.keyed.is_some() && paused_at.is_some_and(|at| now < at + self.scenario.lease);
+            let is_ours = is_ours && !is_unsure;
             if is_ours && delivery.asked == 0 {
                 violations.push(format!("6: {} ({receipt}) was left behind, unsettled", delivery.name));
             }
@@ -259,7 +271,9 @@ impl Judge {
         let mut state = self.see(|| format!("process {life} starts {name} attempt {attempt}"));
         let now = Instant::now();
         let mut broken = self.faults_of_start(&state, life, name, attempt, now);
-        broken.extend(state.lives[life].faults_of_intake("a handler", shown, now));
+        if self.scenario.keyed.is_none() {
+            broken.extend(state.lives[life].faults_of_intake("a handler", shown, now));
+        }
         broken.extend(state.lives[life].faults_of_breaker(&self.scenario, shown, now));
         state.violations.extend(broken);
         let is_probe = shown.is_some_and(|shown| shown.breaker == Some(BreakerState::Probing));
@@ -289,12 +303,13 @@ impl Judge {
         if this.running >= self.scenario.places() {
             broken.push(format!("more than {} at once", self.scenario.places()));
         }
-        if this.drained_at.is_some_and(|at| now > at) {
+        if this.drained_at.is_some_and(|at| now > at + self.scenario.patience()) {
             broken.push(format!("6: {name} starts after SIGTERM"));
         }
-        // One that came before, by a fault of the queue, may still have waited for its batch.
+        // One that came before, by a fault of the queue, may still have waited for its batch or key.
         let came_at = receipt_of(state, life, name, attempt).map(|receipt| state.deliveries[&receipt].received_at);
-        let has_waited = self.scenario.batch.is_some() && came_at < this.removed.get(name).copied();
+        let may_wait = self.scenario.batch.is_some() || self.scenario.keyed.is_some();
+        let has_waited = may_wait && came_at < this.removed.get(name).copied();
         if this.has_finished(name, now) && !has_waited {
             broken.push(format!("{name} is processed again after it was removed"));
         }
@@ -302,7 +317,9 @@ impl Judge {
             broken.push(format!("{name} starts {:?} before its time", at - now));
         }
         let mine = receipt_of(state, life, name, attempt).map(|receipt| &state.deliveries[&receipt]);
-        if mine.is_none_or(|delivery| delivery.until <= now && delivery.taken_at != Some(now)) {
+        // After a freeze, the handler of a message whose key was looked up starts, and is stopped at once.
+        let was_frozen = self.scenario.keyed.is_some() && state.paused_at == Some(now);
+        if !was_frozen && mine.is_none_or(|delivery| delivery.until <= now && delivery.taken_at != Some(now)) {
             broken.push(format!("3: {name} starts without a lease"));
         }
         let Some(group) = state.fates.get(name).and_then(|fate| fate.group.as_ref()) else { return broken };
@@ -369,7 +386,7 @@ impl Judge {
         // The handler was stopped before its timeout because its lease ended.
         let is_early = now + LATE < started_at + self.scenario.processing_timeout && this.drained_at.is_none();
         if end.is_none() && is_early && delivery.heartbeat_failed && !delivery.is_cancelled {
-            this.calls[Kind::Extension as usize].failed(true, &self.scenario);
+            this.calls[Kind::Extension as usize].failed(self.scenario.keyed.is_none(), &self.scenario);
         }
         delivery.ended = Some((now, end));
         delivery.owed = Some(now);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Kinds of faults in some scenarios. Shrinking removes one kind after another.
-pub const CLASSES: [&str; 22] = [
+pub const CLASSES: [&str; 23] = [
     "lost-requests",
     "lost-answers",
     "refusals",
@@ -28,6 +28,7 @@ pub const CLASSES: [&str; 22] = [
     "cancels",
     "not-before",
     "cuts",
+    "records",
 ];
 
 /// Available worlds.
@@ -41,10 +42,15 @@ pub enum Kind {
     Nats,
     /// The world of SQS, with batches.
     Batch,
+    /// The world of SQS, with keys and a separate store of their records.
+    Keys,
+    /// The world of the embedded queue, which keeps the records of keys.
+    OwnKeys,
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::Sqs, Self::Embedded, Self::Push, Self::Nats, Self::Batch];
+    pub const ALL: [Self; 7] =
+        [Self::Sqs, Self::Embedded, Self::Push, Self::Nats, Self::Batch, Self::Keys, Self::OwnKeys];
 
     /// Returns the prefix of this world's keys.
     fn prefix(self) -> &'static str {
@@ -54,12 +60,14 @@ impl Kind {
             Self::Push => "push:",
             Self::Nats => "nats:",
             Self::Batch => "batch:",
+            Self::Keys => "keys:",
+            Self::OwnKeys => "own-keys:",
         }
     }
 }
 
 /// Name of a scenario: its world, its seed, and the parts left out. As text: `17`, `embedded:17`, `push:17`, `nats:17`, `batch:17`,
-/// `17:messages=3:without=latency,work`.
+/// `keys:17`, `own-keys:17`, `17:messages=3:without=latency,work`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Key {
     pub kind: Kind,

@@ -3,12 +3,13 @@
 //! changed, or is moved away. In `push`, the consumer runs on a model of a broker that sends messages ahead, loses connections, and
 //! takes leases back with them. In `nats`, that broker keeps leases when a connection is lost, and a settlement may be done though its
 //! answer is lost, as with JetStream. The model of both stands for the driver too.
-//! `batch` is the world of `sqs`, and the handler gets batches (`batches`).
+//! `batch` is the world of `sqs`, and the handler gets batches (`batches`). In `keys` and `own-keys`, messages have keys, of which each is to
+//! be processed once (`keyed`): the world of `sqs` with a separate store of records (`records`), and that of `embedded` with its own.
 //!
 //! A seed (`key`) makes a scenario (`scenario`), which is played (`run`) with processes that come and go (`system`) in a world (`site`). The
 //! handler does as planned (`worker`), and the `judge` sees everything, calls to the queue too (`calls`), keeps what it needs of it
 //! (`record`), and holds it against the promises: the settlements against the policy (`dispositions`), the health of each second, the breaker, pauses and
-//! the rate limit against what happened (`progress`), and what an operator cancels (`cancels`). The same seed gives the same run.
+//! the rate limit against what happened (`progress`), the runs of keys (`runs`), and what an operator cancels (`cancels`). The same seed gives the same run.
 //!
 //! `HOSTLER_SEEDS` sets the number of seeds to try. `HOSTLER_SEED` names a run to repeat, with its trace.
 
@@ -20,11 +21,14 @@ pub mod dispositions;
 pub mod embedded;
 pub mod judge;
 pub mod key;
+pub mod keyed;
 pub mod order;
 pub mod progress;
 pub mod push;
 pub mod record;
+pub mod records;
 pub mod run;
+pub mod runs;
 pub mod scenario;
 pub mod settling;
 pub mod site;

@@ -56,7 +56,7 @@ impl Behind {
 
     /// Returns the fault if the delivery is released for this number of seconds.
     pub fn fault(&self, one: &Delivery, seconds: u64) -> Option<String> {
-        if !one.settling || one.asked > 0 || one.waits_until.is_some() {
+        if !one.settling || one.asked > 0 || one.waits_until.is_some() || one.of_key.refusals.give_back() {
             return None;
         }
         match self.delay {

@@ -101,7 +101,10 @@ fn faults_of_health(
     for reason in reasons {
         let is_wrong = match reason {
             Reason::NotPolling { .. } => calm || within(life.polled_at.max(life.resumed_at), limit - 2 * SECOND),
-            Reason::NotSettling { .. } => !life.may_fail_to_settle(scenario, limit, now),
+            Reason::NotSettling { .. } => {
+                let waits = within(life.store_failed_at, 2 * limit + scenario.lease + 60 * SECOND);
+                !waits && !life.may_fail_to_settle(scenario, limit, now)
+            }
             // No handler runs longer than its processing timeout.
             Reason::Stuck { .. } => stall_over,
             _ => true,

@@ -34,7 +34,7 @@ impl Site for Push {
         self.service.connect(line.life);
         let driver = Driver { line: line.clone(), service: Arc::clone(&self.service) };
         let queue = Arc::new(Client { driver: driver.clone(), ordered: spec.ordered });
-        Opened { broker: Arc::new(driver), queue }
+        Opened { broker: Arc::new(driver), queue, records: None }
     }
 
     async fn put(&self, message: &Planned) {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::keyed::{MAX_REST, Subject};
+use super::runs::{Keys, OfKey};
 use super::scenario::{End, SHORTEST_LEASE, Scenario};
 use super::settling::{Calls, Kind};
 
@@ -28,6 +30,8 @@ pub struct Fate {
     pub not_before: Option<Instant>,
     /// Number of handler starts on the message.
     pub starts: u32,
+    /// The key, if the consumer has idempotency.
+    pub subject: Option<Subject>,
 }
 
 /// One receive of a message.
@@ -79,6 +83,7 @@ pub struct Delivery {
     pub owed: Option<Instant>,
     /// True if an operator has cancelled it, or is about to.
     pub is_cancelled: bool,
+    pub of_key: OfKey,
 }
 
 /// A process.
@@ -101,6 +106,8 @@ pub struct Life {
     pub polled_at: Option<Instant>,
     /// Results of removals, copies, releases and extensions, by kind.
     pub calls: [Calls; 4],
+    /// Time of the last failure of the store of idempotency records, or of a send that a settlement waits for.
+    pub store_failed_at: Option<Instant>,
     /// Number of messages received for processing.
     pub received: usize,
     /// Time since which an operator has paused the process.
@@ -126,6 +133,7 @@ pub struct State {
     /// The names of messages, by their ids.
     pub ids: BTreeMap<String, String>,
     pub deliveries: BTreeMap<String, Delivery>,
+    pub keys: Keys,
     pub lives: Vec<Life>,
     /// Start of the run.
     pub began_at: Option<Instant>,
@@ -168,7 +176,8 @@ impl Delivery {
     pub fn takes_slot(&self, now: Instant) -> bool {
         let is_held = self.ours_until > Some(now) && self.asked == 0;
         // A delivery behind a released one is released as soon as its heartbeat under way is answered.
-        let is_parting = self.started_at.is_none() && self.calls > 0;
+        let is_refused = self.of_key.refusals.are_any();
+        let is_parting = self.started_at.is_none() && (self.calls > 0 || is_refused);
         // One that is not due goes back at once.
         let is_there = is_held && !is_parting && self.waits_until.is_none();
         is_there && self.ended.is_none() && self.lost_at.is_none()
@@ -204,6 +213,7 @@ impl Delivery {
         goes_back
             || seconds.is_none_or(|seconds| match scenario.is_short {
                 true if self.started_at.is_none() => seconds < lease,
+                _ if scenario.keyed.is_some() => !runs && (seconds <= MAX_REST || seconds > lease),
                 true => !runs && !self.deciding && !self.is_unclear(seconds, scenario),
                 false => !runs && (seconds < SHORTEST_LEASE || seconds > lease),
             })

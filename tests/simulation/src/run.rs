@@ -55,8 +55,8 @@ pub fn play(system: System, key: &Key, keeps_trace: bool) -> (Vec<String>, Vec<S
         let lines: Vec<_> = (0..=scenario.turns.len()).map(Line::new).collect();
         let (told, seen) = (Arc::clone(&scenario), Arc::clone(&judge));
         let site: Arc<dyn Site> = match key.kind {
-            Kind::Sqs | Kind::Batch => Arc::new(Sqs::new(system, told, seen, &lines).await),
-            Kind::Embedded => Arc::new(Embedded::new(system, told, seen).await),
+            Kind::Sqs | Kind::Batch | Kind::Keys => Arc::new(Sqs::new(system, told, seen, &lines).await),
+            Kind::Embedded | Kind::OwnKeys => Arc::new(Embedded::new(system, told, seen).await),
             Kind::Push | Kind::Nats => Arc::new(Push::new(told, seen)),
         };
         let world = World { system, lines, origin: Instant::now(), scenario, judge, site };
@@ -150,8 +150,9 @@ impl World {
     async fn start(&self) -> Process {
         let life = self.judge.born();
         let line = self.lines[life].clone();
-        let Opened { broker, queue } = self.site.open(&line, &self.scenario.channel()).await;
+        let Opened { broker, queue, records } = self.site.open(&line, &self.scenario.channel()).await;
         let (scenario, judge) = (Arc::clone(&self.scenario), Arc::clone(&self.judge));
+        let producer = Producer::new(broker, None);
         let (pause, paused) = watch::channel(false);
         let (stage, watched) = watch::channel(Stage::Running);
         let parts = Parts {
@@ -159,10 +160,11 @@ impl World {
             queue,
             handler: Arc::new(Worker { line: line.clone(), scenario, judge, calls: AtomicUsize::new(0) }),
             replies: Some(Replies {
-                producer: Producer::new(broker, None),
+                producer: producer.clone(),
                 channel: "replies".parse().unwrap(),
                 from: "work".into(),
             }),
+            keyed: records.map(|records| (records, producer)),
             stage: watched,
             pause: paused,
             origin: self.origin,

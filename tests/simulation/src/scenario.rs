@@ -6,7 +6,9 @@ use fastrand::Rng;
 use hostler_config::{Batch, Breaker, OnProcessingTimeout, Rate, Retry, Share};
 use hostler_queue::ChannelSpec;
 
+use super::cancels;
 use super::key::{Key, Kind};
+use super::keyed::{Keyed, Subject};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -88,6 +90,8 @@ pub struct Planned {
     pub sent_at: Duration,
     /// Earliest start, in whole seconds from the start of the run.
     pub not_before: Option<Duration>,
+    /// The key, if the consumer has idempotency.
+    pub subject: Option<Subject>,
 }
 
 /// Result of a handler.
@@ -126,6 +130,7 @@ pub struct Scenario {
     /// Number of handler calls at the same time.
     pub concurrency: usize,
     pub batch: Option<Batch>,
+    pub keyed: Option<Keyed>,
     pub lease: Duration,
     /// Set if leases last a few seconds.
     pub is_short: bool,
@@ -190,6 +195,7 @@ impl Scenario {
             ordered,
             concurrency,
             batch: None,
+            keyed: None,
             lease,
             is_short,
             is_far,
@@ -204,14 +210,14 @@ impl Scenario {
             messages,
             rates: rates(rng),
             turns: turns(rng, busy),
-            cancels: cancels(&mut Rng::with_seed(key.seed.wrapping_mul(0xd605_1f4b_9e1c_7a35) ^ 0xca), busy),
+            cancels: cancels::draw(&mut Rng::with_seed(key.seed.wrapping_mul(0xd605_1f4b_9e1c_7a35) ^ 0xca), busy),
             calm_at: busy,
         };
         if !long {
             scenario.add_turns(more);
         }
         match key.kind {
-            Kind::Embedded => {
+            Kind::Embedded | Kind::OwnKeys => {
                 scenario.suit_embedded(&mut Rng::with_seed(key.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xeb));
             }
             Kind::Push | Kind::Nats => {
@@ -220,10 +226,13 @@ impl Scenario {
             Kind::Batch => {
                 scenario.suit_batches(&mut Rng::with_seed(key.seed.wrapping_mul(0xaf25_1af3_b0f0_25b5) ^ 0xba7));
             }
-            Kind::Sqs if long => {}
-            Kind::Sqs => {
+            Kind::Sqs | Kind::Keys if long => {}
+            Kind::Sqs | Kind::Keys => {
                 scenario.put_off(&mut Rng::with_seed(key.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0xdef));
             }
+        }
+        if matches!(key.kind, Kind::Keys | Kind::OwnKeys) {
+            scenario.suit_keys(&mut Rng::with_seed(key.seed.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ 0x1de));
         }
         scenario.shrink();
         scenario
@@ -247,7 +256,7 @@ impl Scenario {
 
     /// Returns true if the queue delivers each message to one receiver at a time, counts each receive, and can undo the count.
     pub fn is_exact(&self) -> bool {
-        !matches!(self.key.kind, Kind::Sqs | Kind::Batch)
+        !matches!(self.key.kind, Kind::Sqs | Kind::Batch | Kind::Keys)
     }
 
     /// Returns true if the service sends messages ahead.
@@ -354,6 +363,9 @@ impl Scenario {
                 "rate-limit" => self.rate_limit = None,
                 "clocks" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Boot | Turn::Clock(_))),
                 "not-before" => self.messages.iter_mut().for_each(|message| message.not_before = None),
+                "records" => {
+                    self.keyed = self.keyed.map(|keyed| Keyed { failures: 0.0, hangs: 0.0, ..keyed });
+                }
                 "pauses" => self.turns.retain(|(_, turn)| !matches!(turn, Turn::Pause(_))),
                 _ => {}
             }
@@ -449,6 +461,7 @@ fn planned(rng: &mut Rng, count: usize, ordered: bool, within: Duration) -> Vec<
         group: ordered.then(|| format!("g{}", rng.u32(0..groups))),
         sent_at,
         not_before: None,
+        subject: None,
     };
     times.into_iter().enumerate().map(message).collect()
 }
@@ -464,17 +477,6 @@ fn rates(rng: &mut Rng) -> Rates {
         duplicates: rate(0.2),
         stale: rate(1.0),
     }
-}
-
-fn cancels(rng: &mut Rng, busy: Duration) -> Vec<Cancel> {
-    let count = if rng.u32(0..3) == 0 { rng.usize(1..=12) } else { 0 };
-    let cancel = |_| {
-        // Often while much is in flight, and often before the list is outdated.
-        let after = if rng.bool() { up_to(rng, SECOND) } else { up_to(rng, busy / 6) };
-        let hesitates = if rng.bool() { Duration::ZERO } else { up_to(rng, 5 * SECOND) };
-        Cancel { after, pick: rng.usize(0..8), hesitates }
-    };
-    (0..count).map(cancel).collect()
 }
 
 fn turns(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Turn)> {

@@ -45,7 +45,8 @@ impl Calls {
         let now = Instant::now();
         self.failed_at = Some(now);
         if counts {
-            let rest = scenario.lease + 10 * SECOND;
+            let most = if scenario.keyed.is_some() { 40 * SECOND } else { scenario.lease };
+            let rest = scenario.lease.min(most) + 10 * SECOND;
             let since = self.run.filter(|(_, last)| now <= *last + rest).map_or(now, |(since, _)| since);
             self.run = Some((since, now));
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler_health::ConsumerReport;
-use hostler_queue::{ChannelSpec, Provisioner, Queue};
+use hostler_queue::{ChannelSpec, Provisioner, Queue, Records};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -73,6 +73,8 @@ pub async fn until(changed: &Notify, is_so: impl Fn() -> bool) {
 pub struct Opened {
     pub broker: Arc<dyn Provisioner>,
     pub queue: Arc<dyn Queue>,
+    /// Store of idempotency records. `None`: the consumer has no idempotency.
+    pub records: Option<Arc<dyn Records>>,
 }
 
 /// A world.

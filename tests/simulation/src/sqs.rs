@@ -9,14 +9,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_smithy_runtime_api::client::http::SharedHttpConnector;
-use hostler_queue::{ChannelSpec, Provisioner};
+use fastrand::Rng;
+use hostler_queue::fake::FakeRecords;
+use hostler_queue::{ChannelSpec, Provisioner, Records};
+use tokio::time::{Instant, sleep};
 
 use super::judge::Judge;
+use super::records::WatchedRecords;
 use super::scenario::{Denied, Planned, Scenario};
 use super::site::{Line, Opened, Site};
 use super::system::System;
 use service::Service;
 use wire::Wire;
+
+/// Maximum time for which an outage also blocks the store of idempotency records.
+const HOLD: Duration = Duration::from_secs(15);
 
 /// The model, and the brokers of processes that have not started yet.
 pub struct Sqs {
@@ -24,13 +31,19 @@ pub struct Sqs {
     judge: Arc<Judge>,
     service: Arc<Service>,
     brokers: Mutex<BTreeMap<usize, Arc<dyn Provisioner>>>,
+    /// Store of idempotency records.
+    records: FakeRecords,
+    started_at: Instant,
+    rng: Arc<Mutex<Rng>>,
 }
 
 impl Sqs {
     /// Creates a world for the processes on these lines.
     pub async fn new(system: System, scenario: Arc<Scenario>, judge: Arc<Judge>, lines: &[Line]) -> Self {
         let service = Arc::new(Service::new(Arc::clone(&scenario), Arc::clone(&judge)));
-        let world = Self { scenario, judge, service, brokers: Mutex::default() };
+        let rng = Arc::new(Mutex::new(Rng::with_seed(scenario.key.seed ^ 0xacc)));
+        let (records, started_at) = (FakeRecords::default(), Instant::now());
+        let world = Self { scenario, judge, service, brokers: Mutex::default(), records, started_at, rng };
         // The brokers are created before the run, because the SDK reads files on threads that do not use the virtual clock.
         for line in lines {
             let wire = Wire {
@@ -44,6 +57,18 @@ impl Sqs {
         }
         world
     }
+
+    fn records(&self, line: &Line) -> Arc<dyn Records> {
+        Arc::new(WatchedRecords {
+            line: line.clone(),
+            scenario: Arc::clone(&self.scenario),
+            judge: Arc::clone(&self.judge),
+            inner: Arc::new(self.records.clone()),
+            look: Arc::new(|| ()),
+            started_at: self.started_at,
+            rng: Arc::clone(&self.rng),
+        })
+    }
 }
 
 #[async_trait]
@@ -51,7 +76,7 @@ impl Site for Sqs {
     async fn open(&self, line: &Line, spec: &ChannelSpec) -> Opened {
         let broker = self.brokers.lock().unwrap().remove(&line.life).expect("a broker for each process");
         let queue = broker.open(spec).await.unwrap();
-        Opened { broker, queue }
+        Opened { broker, queue, records: self.scenario.keyed.map(|_| self.records(line)) }
     }
 
     async fn put(&self, message: &Planned) {
@@ -60,6 +85,12 @@ impl Site for Sqs {
 
     fn fail_for(&self, outage: Duration) {
         self.service.fail_for(outage);
+        let records = self.records.clone();
+        tokio::spawn(async move {
+            records.hold(true);
+            sleep(outage.min(HOLD)).await;
+            records.hold(false);
+        });
     }
 
     fn deny(&self, denied: Denied, denial: Duration) {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use aws_smithy_runtime_api::client::http::SharedHttpConnector;
 use hostler_handler::Handler;
 use hostler_health::ConsumerReport;
-use hostler_queue::{Provisioner, Queue, QueueError};
-use hostler_queue_telemetry::Replies;
+use hostler_queue::{Provisioner, Queue, QueueError, Records};
+use hostler_queue_telemetry::{Producer, Replies};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -38,6 +38,8 @@ pub struct Parts {
     pub queue: Arc<dyn Queue>,
     pub handler: Arc<dyn Handler>,
     pub replies: Option<Replies>,
+    /// Store of idempotency records, and the producer of what handlers send. `None`: the consumer has no idempotency.
+    pub keyed: Option<(Arc<dyn Records>, Producer)>,
     pub stage: watch::Receiver<Stage>,
     pub pause: watch::Receiver<bool>,
     /// Start of the run.
@@ -205,6 +207,15 @@ macro_rules! system {
                     queue: parts.queue,
                     handler: parts.handler,
                     replies: parts.replies,
+                    idempotency: parts.keyed.zip(scenario.keyed).map(|((records, producer), keyed)| consumer::Idempotency {
+                        key: $crate::keyed::source(),
+                        scope: $crate::keyed::SCOPE.into(),
+                        records,
+                        is_transactional: scenario.is_exact(),
+                        ttl: keyed.ttl,
+                        runs_again: keyed.runs_again,
+                        producer,
+                    }),
                     guests: hostler_handler::Pools::new(tokio::runtime::Handle::current(), None),
                     status,
                     metrics: None,

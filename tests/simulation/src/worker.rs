@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hostler_handler::{BatchCall, BatchEnd, Call, Handler, Limit, Outcome};
+use hostler_types::message::Outgoing;
 use tokio::time::sleep;
 
 use super::batches;
 use super::judge::Judge;
+use super::keyed::{name_of, sends_of};
 use super::scenario::{Behaviour, End, Scenario};
 use super::site::Line;
 
@@ -70,7 +72,7 @@ impl Drop for Calling<'_> {
 }
 
 pub(super) fn name(call: &Call) -> String {
-    String::from_utf8_lossy(&call.message.body).into_owned()
+    name_of(&call.message)
 }
 
 impl End {
@@ -88,6 +90,20 @@ impl End {
     }
 }
 
+impl Worker {
+    /// Sends messages with these bodies if the handler succeeds.
+    fn send(&self, call: &Call, run: Option<usize>, bodies: &[String]) {
+        for (run, body) in run.iter().flat_map(|run| bodies.iter().map(move |body| (*run, body))) {
+            self.judge.sends(run, body);
+            let message = Outgoing { body: body.clone().into_bytes(), ..Outgoing::default() };
+            let sent = call.outbox.as_ref().map(|outbox| outbox.push(&"out".parse().unwrap(), message));
+            if !matches!(sent, Some(Ok(_))) {
+                self.judge.break_promise(format!("K: {body} cannot be sent: {sent:?}"));
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl Handler for Worker {
     async fn handle(&self, call: &Call) -> Outcome {
@@ -98,9 +114,14 @@ impl Handler for Worker {
         let name = name(call);
         self.judge.identify(&name, &call.message.id);
         let receipt = self.judge.started(self.line.life, &name, call.attempt, self.line.shown().as_ref());
+        let number = self.scenario.keyed.map(|_| self.judge.run_started(&receipt));
+        let sends = number.map(sends_of).unwrap_or_default();
+        let (before, after) = sends.split_at(sends.len() / 2);
         let mut run = Run { judge: &self.judge, receipt, end: None };
+        self.send(call, number, before);
         let Behaviour { work, end, lingers, .. } = self.scenario.behaviour(&name, self.judge.turn(&name, call.attempt));
         sleep(work).await;
+        self.send(call, number, after);
         if end == End::Stuck {
             return std::future::pending().await;
         }
@@ -109,6 +130,9 @@ impl Handler for Worker {
         run.end = Some(end);
         // One limit of the host appears as a panic of tokio. No hook is called for this limit.
         if is_limit && call.attempt.is_multiple_of(2) {
+            if let Some(number) = number {
+                self.judge.panics(number);
+            }
             std::panic::resume_unwind(Box::new("OS can't spawn worker thread: as planned".to_owned()));
         }
         if lingers {

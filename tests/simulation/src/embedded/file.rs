@@ -22,6 +22,15 @@ const PREPARE: &str = "
     BEGIN SELECT RAISE(ABORT, 'broken'); END;
 ";
 
+/// Like [`PREPARE`], for the records of keys, whose changes fail with those of all entries, or of an entry that does not exist.
+const PREPARE_RECORDS: &str = "
+    CREATE TRIGGER broken_record BEFORE UPDATE ON record WHEN EXISTS (SELECT 1 FROM broken WHERE ifnull(seq, -1) = -1)
+    BEGIN SELECT RAISE(ABORT, 'broken'); END;
+";
+
+/// Number of an entry that does not exist.
+pub const RECORDS: &str = "-1";
+
 /// Content of the file at the last inspection.
 #[derive(Debug, Default)]
 struct Seen {
@@ -33,12 +42,20 @@ struct Seen {
     put: usize,
     copied: BTreeSet<String>,
     replied: BTreeSet<String>,
+    /// Tokens of the runs whose success is recorded.
+    recorded: BTreeSet<i64>,
+    /// Numbers of the entries of messages that runs have sent.
+    arrived: BTreeSet<i64>,
+    /// Names of messages by their ids.
+    names: BTreeMap<String, String>,
 }
 
 /// The queue file, with separate connections.
 pub struct File {
     pub path: PathBuf,
     judge: Arc<Judge>,
+    /// Set if the file keeps records of keys.
+    is_keyed: bool,
     looks: Mutex<Connection>,
     breaks: Mutex<Connection>,
     seen: Mutex<Seen>,
@@ -46,8 +63,8 @@ pub struct File {
 }
 
 impl File {
-    /// Opens an existing file.
-    pub fn new(path: &Path, judge: Arc<Judge>) -> Self {
+    /// Opens an existing file. `is_keyed`: it keeps records of keys.
+    pub fn new(path: &Path, judge: Arc<Judge>, is_keyed: bool) -> Self {
         let connect = || {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let db = Connection::open_with_flags(path, flags).unwrap();
@@ -56,7 +73,16 @@ impl File {
         };
         let breaks = connect();
         breaks.lock().unwrap().execute_batch(PREPARE).unwrap();
-        Self { path: path.to_owned(), judge, looks: connect(), breaks, seen: Mutex::default(), changed: Notify::new() }
+        if is_keyed {
+            breaks.lock().unwrap().execute_batch(PREPARE_RECORDS).unwrap();
+        }
+        let (path, seen, changed) = (path.to_owned(), Mutex::default(), Notify::new());
+        Self { path, judge, is_keyed, looks: connect(), breaks, seen, changed }
+    }
+
+    /// Records the name of a message.
+    pub fn identify(&self, id: &str, name: &str) {
+        self.seen.lock().unwrap().names.insert(id.to_owned(), name.to_owned());
     }
 
     /// Records that a message was sent to the queue.
@@ -81,16 +107,27 @@ impl File {
             return;
         }
         seen.version = version;
+        // All is read as it is at one time.
+        let snapshot = db.unchecked_transaction().unwrap();
+        if self.is_keyed {
+            self.look_at_records(&db, &mut seen);
+        }
         let mut queues = BTreeMap::<String, BTreeSet<String>>::new();
         let mut select = db
             .prepare_cached(
-                "SELECT queue.name, CAST(body AS TEXT) FROM entry JOIN content USING (seq) JOIN queue ON queue.id = queue",
+                "SELECT queue.name, coalesce(json_extract(attributes, '$.name'), CAST(body AS TEXT)),
+                     json_extract(attributes, '$.correlation-id') FROM entry JOIN content USING (seq) JOIN queue ON queue.id = queue",
             )
             .unwrap();
         let mut rows = select.query([]).unwrap();
         while let Some(row) = rows.next().unwrap() {
-            queues.entry(row.get(0).unwrap()).or_default().insert(row.get(1).unwrap());
+            let answered = row.get::<_, Option<String>>(2).unwrap();
+            let name = answered.and_then(|id| seen.names.get(&id).cloned());
+            queues.entry(row.get(0).unwrap()).or_default().insert(name.unwrap_or_else(|| row.get(1).unwrap()));
         }
+        drop(rows);
+        drop(select);
+        drop(snapshot);
         let held = |queue: &str| queues.get(queue).cloned().unwrap_or_default();
         for name in held("replies") {
             if seen.replied.insert(name.clone()) {
@@ -110,6 +147,28 @@ impl File {
         }
         drop(seen);
         self.changed.notify_waiters();
+    }
+
+    /// Reports successes that were recorded, and then messages of runs that have arrived.
+    fn look_at_records(&self, db: &Connection, seen: &mut Seen) {
+        let mut select = db.prepare_cached("SELECT id, token FROM record WHERE state = 1").unwrap();
+        let done = select.query_map([], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?))).unwrap();
+        for (record, token) in done.map(Result::unwrap) {
+            if seen.recorded.insert(token) {
+                self.judge.recorded_in(&record, token);
+            }
+        }
+        let mut select = db
+            .prepare_cached(
+                "SELECT seq, CAST(body AS TEXT) FROM entry JOIN content USING (seq) JOIN queue ON queue.id = queue WHERE queue.name = 'out'",
+            )
+            .unwrap();
+        let sent = select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))).unwrap();
+        for (seq, body) in sent.map(Result::unwrap) {
+            if seen.arrived.insert(seq) {
+                self.judge.arrived(&body);
+            }
+        }
     }
 
     /// Returns when `count` messages have been sent and none is left.

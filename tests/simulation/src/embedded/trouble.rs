@@ -8,7 +8,7 @@ use fastrand::Rng;
 use tokio::time::{Instant, sleep};
 
 use super::super::scenario::Scenario;
-use super::file::File;
+use super::file::{File, RECORDS};
 
 /// Maximum time for which another process holds a lock, except in an outage.
 const LOCK: Duration = Duration::from_secs(3);
@@ -68,7 +68,9 @@ impl Trouble {
             return None;
         }
         let index = self.rng.lock().unwrap().usize(0..receipts.len());
+        let is_of_records = self.scenario.keyed.is_some() && self.rng.lock().unwrap().bool();
         let seq = receipts[index].split('.').nth(1).expect("an entry's number");
+        let seq = if is_of_records { RECORDS } else { seq };
         self.file.spoil(Some(seq)).then(|| Spoilt(Arc::clone(self))).or_else(|| {
             self.busy.store(false, Ordering::Relaxed);
             None

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::calls::{Answered, Asked};
 use super::super::contract::{UnderWay, answered, asked, delay, seconds};
 use super::super::judge::Judge;
+use super::super::keyed::name_of;
 use super::super::site::Line;
 use super::file::File;
 use super::trouble::Trouble;
@@ -98,7 +99,8 @@ impl Queue for Watched {
         };
         self.file.look();
         for delivery in received.iter().flatten() {
-            let name = String::from_utf8_lossy(&delivery.message.body);
+            let name = name_of(&delivery.message);
+            self.file.identify(&delivery.message.id, &name);
             let until = delivery.leased_at + request.lease;
             self.judge.leased(self.line.life, delivery.receipt.as_str(), &name, delivery.attempt, until);
         }

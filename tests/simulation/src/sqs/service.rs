@@ -7,6 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use fastrand::Rng;
 use hostler_health::Timestamp;
+use hostler_types::message::AttributeValue;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -36,6 +37,8 @@ pub const INVALID: &str = "InvalidParameterValue";
 #[derive(Debug)]
 struct Stored {
     name: String,
+    body: String,
+    attributes: Value,
     id: String,
     group: Option<String>,
     visible_at: Instant,
@@ -138,12 +141,28 @@ impl Service {
         let Planned { name, group, not_before, .. } = message.clone();
         let not_before = not_before.map(|after| self.started_at + after);
         self.judge.sent(&name, group.as_deref(), not_before);
+        self.judge.keyed(message);
+        let text = |value: &AttributeValue| json!({ "DataType": "String", "StringValue": value.as_text() });
+        let attributes = message.attributes();
+        let attributes = attributes.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+        let body = message.body().to_owned();
         let mut state = self.state.lock().unwrap();
         let (id, visible_at) = (format!("id-{name}"), Instant::now());
         let (first_received_at, receipt, removed_at) = (None, None, None);
         let receives = 0;
-        let stored =
-            Stored { name, id, group, visible_at, receives, first_received_at, not_before, receipt, removed_at };
+        let stored = Stored {
+            name,
+            body,
+            attributes,
+            id,
+            group,
+            visible_at,
+            receives,
+            first_received_at,
+            not_before,
+            receipt,
+            removed_at,
+        };
         state.stored.push(stored);
         drop(state);
         self.changed.notify_waiters();
@@ -224,11 +243,12 @@ impl Service {
             attributes["MessageGroupId"] = json!(group);
         }
         let mut message = json!({
-            "MessageId": one.id, "ReceiptHandle": receipt, "Body": one.name, "Attributes": attributes,
+            "MessageId": one.id, "ReceiptHandle": receipt, "Body": one.body, "Attributes": attributes,
+            "MessageAttributes": one.attributes,
         });
         if let Some(at) = one.not_before {
             let stamp = json!({ "DataType": "String", "StringValue": self.wall(at).to_string() });
-            message["MessageAttributes"] = json!({ "hostler-not-before": stamp });
+            message["MessageAttributes"]["hostler-not-before"] = stamp;
         }
         state.leases.insert(receipt, Lease { index, received_at: Instant::now() });
         message

@@ -153,13 +153,14 @@ impl Wire {
                 self.each(input, |entry| service.change(receipt(entry), entry["VisibilityTimeout"].as_u64().unwrap()))
             }
             "SendMessageBatch" => {
-                let is_copy = is_burial(input);
+                let to = input["QueueUrl"].as_str().unwrap_or_default().to_owned();
                 self.each(input, |entry| {
-                    let name = entry["MessageBody"].as_str().unwrap();
-                    if is_copy {
-                        self.judge.copied(name)
+                    if is_burial(input) {
+                        self.judge.copied(name(entry));
+                    } else if to.ends_with("/out") {
+                        self.judge.arrived(entry["MessageBody"].as_str().unwrap());
                     } else {
-                        self.judge.replied(name)
+                        self.judge.replied(name(entry));
                     }
                     Ok(())
                 })
@@ -200,6 +201,13 @@ fn receipt(entry: &Value) -> &str {
     entry["ReceiptHandle"].as_str().unwrap()
 }
 
+/// Returns the name of the message that is copied or answered: in its attributes, or its body.
+fn name(entry: &Value) -> &str {
+    let text = |name: &str| entry["MessageAttributes"][name]["StringValue"].as_str();
+    let answered = || text("correlation-id")?.strip_prefix("id-");
+    text("name").or_else(answered).or_else(|| entry["MessageBody"].as_str()).unwrap()
+}
+
 fn is_burial(input: &Value) -> bool {
     input["QueueUrl"].as_str().is_some_and(|url| url.trim_end_matches(".fifo").ends_with("-dlq"))
 }
@@ -215,9 +223,7 @@ fn asked(action: &str, input: &Value) -> Asked {
                 .map(|entry| (receipt(entry).to_owned(), entry["VisibilityTimeout"].as_u64().unwrap_or(0)))
                 .collect(),
         ),
-        "SendMessageBatch" if is_burial(input) => {
-            Asked::Bury(entries().filter_map(|entry| entry["MessageBody"].as_str()).map(str::to_owned).collect())
-        }
+        "SendMessageBatch" if is_burial(input) => Asked::Bury(entries().map(name).map(str::to_owned).collect()),
         _ => Asked::Other,
     }
 }
