@@ -41,8 +41,12 @@ fn main() -> Result<()> {
     }
     let flights = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/flights/flights.wasm");
     println!("{:<34} {:>6} {:>12} {:>16}", "handler", "slots", "messages/s", "CPU µs/message");
-    for (name, handler, body) in [("command, empty", None, "{}"), ("component, rejects the body", Some(flights), "{}")]
-    {
+    let once = "idempotency.key = \"id\"";
+    for (name, handler, body, keys) in [
+        ("command, empty", None, "{}", ""),
+        ("command, empty, each key once", None, "{}", once),
+        ("component, rejects the body", Some(flights), "{}", ""),
+    ] {
         for slots in [4, 16, 64] {
             let folder = tempfile::tempdir()?;
             let handler = match &handler {
@@ -53,7 +57,7 @@ fn main() -> Result<()> {
                     compile(&source, folder.path())?
                 }
             };
-            let (rate, cpu) = runtime.block_on(measure(folder.path(), &handler, body, slots, messages))?;
+            let (rate, cpu) = runtime.block_on(measure(folder.path(), &handler, (body, keys), slots, messages))?;
             println!("{name:<34} {slots:>6} {rate:>12.0} {cpu:>16.1}");
         }
     }
@@ -73,14 +77,20 @@ fn compile(source: &Path, folder: &Path) -> Result<PathBuf> {
     if status.success() { Ok(compiled) } else { Err("hostler compile failed".into()) }
 }
 
-async fn measure(folder: &Path, handler: &Path, body: &str, slots: usize, messages: usize) -> Result<(f64, f64)> {
+async fn measure(
+    folder: &Path,
+    handler: &Path,
+    (body, keys): (&str, &str),
+    slots: usize,
+    messages: usize,
+) -> Result<(f64, f64)> {
     let config = folder.join("hostler.toml");
     let (queue, health) = (folder.join("queue.db"), folder.join("health.json"));
     fs::write(
         &config,
         format!(
             "[host]\nhealth_file = {health:?}\n[queue.embedded]\npath = {queue:?}\n[consumers.bench]\nchannel = \"bench\"\n\
-             handler = {handler:?}\nconcurrency = {slots}\n"
+             handler = {handler:?}\nconcurrency = {slots}\n{keys}\n"
         ),
     )?;
     let broker = EmbeddedBroker::open(&queue)?;
