@@ -78,7 +78,7 @@ const TOO_LOW: [(&str, &[&str]); 4] = [
     ("-s", &["128", "256"]),
 ];
 
-/// How a program ends that the kernel cannot load, by SIGSEGV, or in which the C library cannot start: before its own first instruction.
+/// Ends of a program before its own first instruction: the kernel cannot load it (SIGSEGV), or the C library cannot start in it.
 const NOT_STARTED: [i32; 2] = [-11, 127];
 
 /// Each of these ended the host by a panic, by SIGABRT, or not at all, or let it start although no guest could.

@@ -20,7 +20,7 @@ use hostler_handler::Outcome;
 
 /// Maximum size in bytes of a reply that occupies no slot while it is being sent. The host's memory plan already
 /// includes a reply of this size for each message.
-const LARGE_REPLY: usize = 256 * 1024;
+pub(super) const LARGE_REPLY: usize = 256 * 1024;
 
 /// Failure reason of a message that an operator cancelled.
 const CANCELLED: &str = "cancelled by an operator";

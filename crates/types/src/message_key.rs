@@ -95,7 +95,7 @@ impl fmt::Display for KeySource {
 /// The rest of the way to a member. Of what lies beside it, nothing is kept.
 struct Place<'a>(&'a [String]);
 
-/// What lies at the end of the way.
+/// Value at the end of the way.
 enum Found {
     Nothing,
     Text(String),

@@ -91,14 +91,12 @@ fn silent() -> QueueError {
 /// Sends what waited for the success, in order.
 async fn send(shared: &Shared, run: &Run) -> Result<(), Fault> {
     while let Some((channel, batch)) = run.next() {
-        let count = batch.len();
         let results = shared.settings.producer.send_all_deduped_where_possible(&channel, batch).await;
         run.advance(results.iter().take_while(|result| result.is_ok()).count());
         let text = |error: &dyn Display| format!("its message to `{channel}` was not sent: {error}");
         match results.into_iter().find_map(Result::err) {
             Some(SendError::Invalid(error)) => return Err(Fault::Final(Outcome::Failed(text(&error)))),
             Some(SendError::Queue(error)) => return Err(Fault::Retry(Limit::Records, text(&error))),
-            None if count == 0 => return Ok(()),
             None => {}
         }
     }

@@ -10,6 +10,7 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::super::delivery::LARGE_REPLY;
 use super::{Idempotency, unsent};
 use hostler_handler::{Call, Limit, Outcome};
 use hostler_queue::{Commit, Finish, Hold, RunEnd};
@@ -20,9 +21,6 @@ use hostler_types::{Outbox, OutboxError};
 
 /// Maximum size in bytes of the reply and the messages that one attempt sends.
 const MAX_SIZE: usize = 4 << 20;
-
-/// Size in bytes of the reply and the messages from which on a run holds its slot until its message is settled.
-const LARGE: usize = 256 << 10;
 
 /// Maximum number of messages that are sent in one call.
 const MOST_AT_ONCE: usize = 100;
@@ -85,7 +83,7 @@ pub(in super::super) fn is_large(call: &Call) -> bool {
     Run::of(call).is_some_and(|run| {
         let state = run.state();
         let is_success = matches!(state.stage, Stage::Succeeded | Stage::Recorded);
-        is_success && state.size + state.reply.as_ref().map_or(0, Vec::len) > LARGE
+        is_success && state.size + state.reply.as_ref().map_or(0, Vec::len) > LARGE_REPLY
     })
 }
 
